@@ -30,7 +30,7 @@ from bench.processes import (
     python_command,
 )
 from bench.reput import READY_SECONDS, run_command
-from reput.checkpoints import STATE_DIRECTORY
+from reput.store.files import STATE_DIRECTORY, WATERMARK_FILE
 from reput.store.state import watermark
 
 POLL_SECONDS = 0.001
@@ -90,7 +90,7 @@ class Follower:
         """
         if self._fd < 0:
             try:
-                self._fd = os.open(self._state / watermark.FILE_NAME, os.O_RDONLY)
+                self._fd = os.open(self._state / WATERMARK_FILE, os.O_RDONLY)
             except FileNotFoundError:
                 self.check()
                 return -1

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from reput.store.config import COMMIT_LOG_DIRECTORY
+from reput.store.files import COMMIT_LOG_DIRECTORY
 from reput.store.log.commitlog import CommitLog
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload

@@ -41,8 +41,7 @@ from reput.checkpoints.watermark import WatermarkFile
 from reput.readers.messagestore import MessageStore
 from reput.serving.codes import RequestCode, ResponseCode
 from reput.serving.frame import LENGTH_SIZE, Frame, decode, encode
-from reput.store.config import FILE_NAME as BROKER_CONF
-from reput.store.state.watermark import STATE_DIRECTORY
+from reput.store.files import BROKER_CONF_FILE, STATE_DIRECTORY
 
 BODY_SIZE = 300
 LOG_SHARE = 1 / 16
@@ -189,7 +188,7 @@ def _log(context: Context, store: Path) -> Log:
     with logs.log_writer(store, BODY_SIZE, topic_count=1, queue_count=QUEUES) as writer:
         log = writer.grow(int(context.gib * LOG_SHARE * GIB))
     lines = (f"{name}={value}\n" for name, value in LIMITS.items())
-    (store / BROKER_CONF).write_text("".join(lines))
+    (store / BROKER_CONF_FILE).write_text("".join(lines))
     context.say(f"log: {log.title}")
     return log
 

@@ -16,18 +16,3 @@ This package holds code only and needs no JVM. The files live in the output's ``
     reput/rewound-N/      the positions before a rewind (``checkpoints.keptstate``)
     reput/spark/          Spark's checkpoint, unless ``--checkpoint`` names another place
 """
-
-from reput.store.state.watermark import STATE_DIRECTORY
-
-__all__ = [
-    "ABORT_FILE",
-    "FOLLOWERS_DIRECTORY",
-    "SPARK_DIRECTORY",
-    "SPOOL_DIRECTORY",
-    "STATE_DIRECTORY",
-]
-
-SPARK_DIRECTORY = "spark"
-SPOOL_DIRECTORY = "spool"
-ABORT_FILE = "abort"
-FOLLOWERS_DIRECTORY = "followers"

@@ -26,8 +26,8 @@ from typing import Any
 
 from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogError
+from reput.store.files import CONSUME_QUEUE_EXT_DIRECTORY, INDEX_DIRECTORY
 from reput.store.index.indexfile import (
-    INDEX_DIRECTORY,
     NEVER_WRITTEN,
     IndexEntry,
     IndexFiles,
@@ -42,11 +42,7 @@ from reput.store.log.record import SCHEDULE_TOPIC, Record
 from reput.store.log.status import Status
 from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles
 from reput.store.queue.consumequeue import PRE_BLANK_SIZE, QueueFiles, QueueKey
-from reput.store.queue.consumequeueext import (
-    CONSUME_QUEUE_EXT_DIRECTORY,
-    ConsumeQueueExtFiles,
-    is_ext_addr,
-)
+from reput.store.queue.consumequeueext import ConsumeQueueExtFiles, is_ext_addr
 from reput.store.queue.cut import ends_by, whole_end
 from reput.store.queue.placement import (
     count_units,

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from reput.checkpoints import FOLLOWERS_DIRECTORY
 from reput.store import fsops, jsontext
 from reput.store.errors import StoreError
+from reput.store.files import FOLLOWERS_DIRECTORY
 
 
 @dataclass(frozen=True, slots=True)

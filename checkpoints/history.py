@@ -11,8 +11,7 @@ from pathlib import Path
 
 from reput.checkpoints import spark_checkpoint
 from reput.checkpoints.spark_checkpoint import DamagedCheckpointError
-
-OFFSETS_NAME, COMMITS_NAME = "offsets", "commits"
+from reput.store.files import SPARK_COMMITS_DIRECTORY, SPARK_OFFSETS_DIRECTORY, SPARK_START_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,8 @@ def read_history(directory: Path, store_id: str) -> History:
     """Return the batches of the checkpoint in ``directory``, which may be missing."""
     damage: list[str] = []
     offsets, commits = (
-        _batch_files(directory / name, damage) for name in (OFFSETS_NAME, COMMITS_NAME)
+        _batch_files(directory / name, damage)
+        for name in (SPARK_OFFSETS_DIRECTORY, SPARK_COMMITS_DIRECTORY)
     )
     ends: dict[int, tuple[int, int | None]] = {}
     for batch_id, path in offsets.items():
@@ -62,12 +62,14 @@ def read_history(directory: Path, store_id: str) -> History:
             damage.append(str(error))
     first = spark_checkpoint.read_start(directory, store_id)
     if 0 in offsets and first is None:
-        damage.append(f"{spark_checkpoint.START_NAME} is missing, damaged or another store's")
+        damage.append(f"{SPARK_START_FILE} is missing, damaged or another store's")
     batches = []
     for batch_id, (end, planned_ms) in sorted(ends.items()):
         start = first if batch_id == 0 else ends.get(batch_id - 1, (None, None))[0]
         if start is not None and start > end:
-            damage.append(f"{OFFSETS_NAME}/{batch_id} ends at {end}, before its start {start}")
+            damage.append(
+                f"{SPARK_OFFSETS_DIRECTORY}/{batch_id} ends at {end}, before its start {start}"
+            )
             start = None
         batches.append(Batch(batch_id, start, end, batch_id in committed, planned_ms))
     try:

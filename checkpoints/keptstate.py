@@ -18,18 +18,30 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from reput.checkpoints import FOLLOWERS_DIRECTORY, SPARK_DIRECTORY, STATE_DIRECTORY
-from reput.checkpoints.spark_checkpoint import START_NAME
 from reput.store import fsops, jsontext
-from reput.store.state.ledger import FILE_NAME as LEDGER
-from reput.store.state.storecheckpoint import FILE_NAME as STORE_CHECKPOINT
-from reput.store.state.watermark import FILE_NAME as WATERMARK
+from reput.store.files import (
+    FOLLOWERS_DIRECTORY,
+    LEDGER_FILE,
+    PARTIAL_REWOUND_DIRECTORY,
+    REPLACED_MARK,
+    REWIND_FILE,
+    REWOUND_PREFIX,
+    SPARK_COMMITS_DIRECTORY,
+    SPARK_DIRECTORY,
+    SPARK_METADATA_FILE,
+    SPARK_OFFSETS_DIRECTORY,
+    SPARK_START_FILE,
+    STATE_DIRECTORY,
+    STORE_CHECKPOINT_FILE,
+    WATERMARK_FILE,
+)
 
-ABOUT_NAME = "rewind.json"
-SPARK_FILES = ("metadata", START_NAME, "offsets/*", "commits/*")
+SPARK_FILES = (
+    SPARK_METADATA_FILE, SPARK_START_FILE, f"{SPARK_OFFSETS_DIRECTORY}/*",
+    f"{SPARK_COMMITS_DIRECTORY}/*",
+)  # fmt: skip
 """The files that count of Spark's checkpoint; a wrong ``--checkpoint`` may hold anything else."""
-_PARTIAL = "rewound.partial"
-_REWOUND = re.compile(r"rewound-([1-9][0-9]{0,8})\Z", re.ASCII)
+_REWOUND = re.compile(rf"{REWOUND_PREFIX}([1-9][0-9]{{0,8}})\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +62,7 @@ def list_kept(output: Path, spark_directory: Path) -> list[KeptState]:
     found = []
     for path in sorted(_rewound(output / STATE_DIRECTORY), key=_number):
         try:
-            about = jsontext.parse((path / ABOUT_NAME).read_text("utf-8"))
+            about = jsontext.parse((path / REWIND_FILE).read_text("utf-8"))
             offsets = int(about["from"]), int(about["to"])
             found.append(KeptState(path, _size(path), str(about["time"]), *offsets))
         except (OSError, ValueError, KeyError, TypeError):
@@ -62,9 +74,9 @@ def keep_state(output: Path, spark_directory: Path, from_offset: int, to_offset:
     """Copy all positions of an output durably, and return the copy's directory. Only the owner of
     the output may call it. Raises OutputError, after which nothing has changed."""
     state = output / STATE_DIRECTORY
-    partial = state / _PARTIAL
+    partial = state / PARTIAL_REWOUND_DIRECTORY
     fsops.remove_tree(partial)
-    sources = [state / WATERMARK, state / LEDGER, output / STORE_CHECKPOINT]
+    sources = [state / WATERMARK_FILE, state / LEDGER_FILE, output / STORE_CHECKPOINT_FILE]
     copies = [(source, partial / source.name) for source in sources]
     for path in (state / FOLLOWERS_DIRECTORY).glob("*.json"):
         copies.append((path, partial / FOLLOWERS_DIRECTORY / path.name))
@@ -78,10 +90,10 @@ def keep_state(output: Path, spark_directory: Path, from_offset: int, to_offset:
             fsops.write_new_file(copy, source.read_bytes())
     when = datetime.now(UTC).isoformat(timespec="seconds")
     about = {"time": when, "from": from_offset, "to": to_offset}
-    fsops.write_new_file(partial / ABOUT_NAME, json.dumps(about).encode())
+    fsops.write_new_file(partial / REWIND_FILE, json.dumps(about).encode())
     fsops.sync_file_system_of(partial)
     number = 1 + max(map(_number, _rewound(state)), default=0)
-    kept = state / f"rewound-{number}"
+    kept = state / f"{REWOUND_PREFIX}{number}"
     fsops.rename(partial, kept)
     return kept
 
@@ -91,12 +103,12 @@ def drop_kept(output: Path, spark_directory: Path) -> list[KeptState]:
     dropped = list_kept(output, spark_directory)
     for one in dropped:
         fsops.remove_tree(one.path)
-    fsops.remove_tree(output / STATE_DIRECTORY / _PARTIAL)
+    fsops.remove_tree(output / STATE_DIRECTORY / PARTIAL_REWOUND_DIRECTORY)
     return dropped
 
 
 def _rewound(state: Path) -> Iterator[Path]:
-    return (path for path in state.glob("rewound-*") if _REWOUND.match(path.name))
+    return (path for path in state.glob(f"{REWOUND_PREFIX}*") if _REWOUND.match(path.name))
 
 
 def _number(path: Path) -> int:
@@ -106,8 +118,9 @@ def _number(path: Path) -> int:
 
 def replaced_checkpoints(spark_directory: Path) -> list[Path]:
     """Return Spark's checkpoints that a start has moved aside, and that nobody has removed."""
-    name = re.compile(rf"{re.escape(spark_directory.name)}\.replaced-[1-9][0-9]{{0,8}}\Z", re.ASCII)
-    found = spark_directory.parent.glob("*.replaced-*")
+    before = re.escape(f"{spark_directory.name}{REPLACED_MARK}")
+    name = re.compile(rf"{before}[1-9][0-9]{{0,8}}\Z", re.ASCII)
+    found = spark_directory.parent.glob(f"*{REPLACED_MARK}*")
     return sorted(path for path in found if name.match(path.name))
 
 

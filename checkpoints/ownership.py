@@ -16,16 +16,18 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from reput.checkpoints import ABORT_FILE, STATE_DIRECTORY
 from reput.store import fsops, jsontext
 from reput.store.datadirectories import check_target
 from reput.store.errors import OwnershipError
 from reput.store.filelocks import lock_directory
-from reput.store.state.brokerlock import FILE_NAME as BROKER_LOCK
+from reput.store.files import (
+    ABORT_FILE,
+    BROKER_LOCK_FILE,
+    OWNER_FILE,
+    OWNER_LOCK_FILE,
+    STATE_DIRECTORY,
+)
 from reput.store.state.brokerlock import BrokerLock, broker_pid, held_by
-
-LOCK_NAME = "owner.lock"
-OWNER_NAME = "owner.json"
 
 
 def is_owner(output: Path) -> bool | None:
@@ -58,7 +60,7 @@ def check_is_free(output: Path) -> None:
     if pid is None:
         return
     owned = Ownership(output)
-    raise owned.refusal() if owned.is_owned_by(pid) else held_by(pid, output / BROKER_LOCK)
+    raise owned.refusal() if owned.is_owned_by(pid) else held_by(pid, output / BROKER_LOCK_FILE)
 
 
 class Ownership:
@@ -80,13 +82,13 @@ class Ownership:
                 raise self.refusal()
             held.enter_context(directory)
             try:
-                held.enter_context(FileLock(self.directory / LOCK_NAME, timeout=0))
+                held.enter_context(FileLock(self.directory / OWNER_LOCK_FILE, timeout=0))
             except Timeout as error:
                 raise self.refusal() from error
             except OSError as error:
-                raise fsops.output_error(error, "lock", self.directory / LOCK_NAME) from error
+                raise fsops.output_error(error, "lock", self.directory / OWNER_LOCK_FILE) from error
             held.enter_context(BrokerLock(self.output))
-            fsops.replace_file(self.directory / OWNER_NAME, _about_us())
+            fsops.replace_file(self.directory / OWNER_FILE, _about_us())
             self._held = held.pop_all()
         return self
 
@@ -117,7 +119,7 @@ def _owner_text(output: Path) -> str:
 
 
 def _owner(output: Path) -> Any:
-    return jsontext.parse((output / STATE_DIRECTORY / OWNER_NAME).read_text("utf-8"))
+    return jsontext.parse((output / STATE_DIRECTORY / OWNER_FILE).read_text("utf-8"))
 
 
 def _about_us() -> bytes:

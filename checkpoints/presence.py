@@ -18,22 +18,23 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from reput.checkpoints import STATE_DIRECTORY
 from reput.checkpoints.agreement import Built
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError
-from reput.store.index.indexfile import INDEX_DIRECTORY, IndexLayout, read_entry
+from reput.store.files import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    INDEX_DIRECTORY,
+    STATE_DIRECTORY,
+)
+from reput.store.index.indexfile import IndexLayout, read_entry
 from reput.store.log.commitlog import CommitLog, offset_to_file_name
 from reput.store.log.record import Record
 from reput.store.names import escaped
-from reput.store.queue.batchconsumequeue import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    BATCH_UNIT_DTYPE,
-    BatchConsumeQueueFiles,
-)
+from reput.store.queue.batchconsumequeue import BATCH_UNIT_DTYPE, BatchConsumeQueueFiles
 from reput.store.queue.consumequeue import (
-    CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     ConsumeQueueFiles,
     QueueFiles,
@@ -41,11 +42,7 @@ from reput.store.queue.consumequeue import (
     list_queues,
     topic_directory,
 )
-from reput.store.queue.consumequeueext import (
-    CONSUME_QUEUE_EXT_DIRECTORY,
-    ConsumeQueueExtFiles,
-    is_ext_addr,
-)
+from reput.store.queue.consumequeueext import ConsumeQueueExtFiles, is_ext_addr
 from reput.store.queue.queuetype import read_topic_table
 from reput.store.queue.view import open_all_queues
 from reput.store.runs.dispatch import IndexWriter

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from reput.checkpoints import STATE_DIRECTORY, spark_checkpoint
+from reput.checkpoints import spark_checkpoint
 from reput.checkpoints.agreement import (
     Built,
     find_agreement,
@@ -21,6 +21,7 @@ from reput.checkpoints.agreement import (
 from reput.checkpoints.spark_checkpoint import DamagedCheckpointError, SparkPosition
 from reput.checkpoints.watermark import new_store_id
 from reput.store.errors import CommitLogError, UsageError
+from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import Window, walk
 from reput.store.state.watermark import Watermark, read_watermark

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from reput.checkpoints import STATE_DIRECTORY
 from reput.checkpoints.agreement import Built
 from reput.checkpoints.history import History, read_history
 from reput.checkpoints.reconcile import Plan, spark_position
 from reput.store.errors import CommitLogError, StoreError, UsageError
+from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog, is_mapped_file_name
 from reput.store.log.places import first_at_or_after, last_record_before, pass_over
 from reput.store.log.record import Record

@@ -20,9 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reput.store import fsops, jsontext
+from reput.store.files import (
+    REPLACED_MARK,
+    SPARK_COMMITS_DIRECTORY,
+    SPARK_METADATA_FILE,
+    SPARK_OFFSETS_DIRECTORY,
+    SPARK_START_FILE,
+)
 from reput.store.state.logoffset import offset_json, parse_offset
 
-START_NAME = "reput-start"
 MAX_FILE_BYTES = 1 << 20
 """A file of Spark's holds a batch's settings and one offset: about a KiB."""
 _BATCH_NAME = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
@@ -60,11 +66,11 @@ def read_positions(directory: Path, store_id: str) -> list[SparkPosition]:
 
     Raises DamagedCheckpointError for damage and for another store's checkpoint.
     """
-    offsets = batch_files(directory / "offsets")
-    commits = batch_files(directory / "commits")
-    if not offsets and not commits and not (directory / "metadata").exists():
+    offsets = batch_files(directory / SPARK_OFFSETS_DIRECTORY)
+    commits = batch_files(directory / SPARK_COMMITS_DIRECTORY)
+    if not offsets and not commits and not (directory / SPARK_METADATA_FILE).exists():
         return []
-    metadata = _json((directory / "metadata"), "{}")
+    metadata = _json((directory / SPARK_METADATA_FILE), "{}")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("id"), str):
         raise DamagedCheckpointError("metadata has no query id")
     ends = {batch: read_planned(path, store_id)[0] for batch, path in offsets.items()}
@@ -99,7 +105,8 @@ def read_positions(directory: Path, store_id: str) -> list[SparkPosition]:
 def rewind(directory: Path, position: SparkPosition) -> None:
     """Remove the files of all batches after ``position``, the last files first."""
     first_commit = position.batch_id + position.committed
-    offsets, commits = batch_files(directory / "offsets"), batch_files(directory / "commits")
+    offsets = batch_files(directory / SPARK_OFFSETS_DIRECTORY)
+    commits = batch_files(directory / SPARK_COMMITS_DIRECTORY)
     for batch in range(max(offsets, default=-1), position.batch_id - 1, -1):
         if batch >= first_commit and batch in commits:
             fsops.unlink(commits[batch])
@@ -110,7 +117,7 @@ def rewind(directory: Path, position: SparkPosition) -> None:
 def read_start(directory: Path, store_id: str) -> int | None:
     """Return the pinned start; None where it is missing, damaged or another store's."""
     try:
-        return parse_offset(_text(directory / START_NAME), store_id)
+        return parse_offset(_text(directory / SPARK_START_FILE), store_id)
     except DamagedCheckpointError:
         return None
 
@@ -118,13 +125,15 @@ def read_start(directory: Path, store_id: str) -> int | None:
 def pin_start(directory: Path, root: Path, store_id: str, offset: int) -> None:
     """Pin the offset at which batch 0 begins, before the query starts."""
     fsops.make_directories(directory, root)
-    fsops.replace_file(directory / START_NAME, json.dumps(offset_json(store_id, offset)).encode())
+    fsops.replace_file(
+        directory / SPARK_START_FILE, json.dumps(offset_json(store_id, offset)).encode()
+    )
 
 
 def move_aside(directory: Path) -> Path:
     """Rename the directory to ``NAME.replaced-N``, so that none of its content is lost."""
     number = 1
-    while (target := directory.with_name(f"{directory.name}.replaced-{number}")).exists():
+    while (target := directory.with_name(f"{directory.name}{REPLACED_MARK}{number}")).exists():
         number += 1
     fsops.rename(directory, target)
     return target

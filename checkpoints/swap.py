@@ -26,12 +26,15 @@ from pathlib import Path
 from reput.checkpoints.ownership import Ownership
 from reput.store import fsops, jsontext
 from reput.store.errors import StoreError, UsageError
+from reput.store.files import (
+    ASIDE_DIRECTORY,
+    BUILD_DIRECTORY,
+    EPOCH_PREFIX,
+    REPLACED_MARK,
+    SWAP_JOURNAL_FILE,
+)
 
-ASIDE_DIRECTORY = ".reput-rebuild"
-BUILD_DIRECTORY = "new"
-_EPOCH_PREFIX = "epoch-"
-JOURNAL_NAME = "swap.json"
-_REPLACED_NAME = re.compile(r"(.+)\.replaced-([1-9][0-9]{0,8})\Z", re.ASCII)
+_REPLACED_NAME = re.compile(rf"(.+){re.escape(REPLACED_MARK)}([1-9][0-9]{{0,8}})\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def epoch_of(built: Path) -> Iterator[Path]:
     Its name is random: a task that an earlier owner has left running never writes into it. When the
     block ends the directory is removed, and tasks that still run can create nothing in its place.
     """
-    epoch = built.with_name(_EPOCH_PREFIX + uuid.uuid4().hex)
+    epoch = built.with_name(EPOCH_PREFIX + uuid.uuid4().hex)
     fsops.make_directories(epoch, built.parent)
     try:
         yield epoch
@@ -76,7 +79,7 @@ def _remove_epoch(epoch: Path) -> None:
 
 def clear_aside(output: Path) -> None:
     """Remove parts that were built and not swapped in. Only the owner of the output may call it."""
-    for epoch in (output / ASIDE_DIRECTORY).glob(f"{_EPOCH_PREFIX}*"):
+    for epoch in (output / ASIDE_DIRECTORY).glob(f"{EPOCH_PREFIX}*"):
         _remove_epoch(epoch)
     fsops.remove_tree(output / ASIDE_DIRECTORY)
 
@@ -109,7 +112,7 @@ def swap_in(output: Path, parts: Sequence[str]) -> list[Path]:
         if _inode(new / part) is not None or _inode(output / part) is not None
     ]
     text = json.dumps([asdict(step) for step in steps])
-    fsops.replace_file(output / ASIDE_DIRECTORY / JOURNAL_NAME, text.encode())
+    fsops.replace_file(output / ASIDE_DIRECTORY / SWAP_JOURNAL_FILE, text.encode())
     return _finish(output, steps)
 
 
@@ -127,12 +130,12 @@ def finish_swap(output: Path) -> list[Path]:
 
 def has_begun_swap(output: Path) -> bool:
     """Return whether a start would complete the swap of a rebuild."""
-    return (output / ASIDE_DIRECTORY / JOURNAL_NAME).exists()
+    return (output / ASIDE_DIRECTORY / SWAP_JOURNAL_FILE).exists()
 
 
 def finish_owned_swap(output: Path) -> list[Path]:
     """Do the work of ``finish_swap`` for a caller that already owns the output."""
-    journal = output / ASIDE_DIRECTORY / JOURNAL_NAME
+    journal = output / ASIDE_DIRECTORY / SWAP_JOURNAL_FILE
     try:
         steps = _steps(jsontext.parse(journal.read_text("utf-8")))
     except FileNotFoundError:
@@ -151,7 +154,7 @@ def finish_owned_swap(output: Path) -> list[Path]:
 def _finish(output: Path, steps: Sequence[_Step]) -> list[Path]:
     for step in steps:
         _take(output, step)
-    fsops.unlink(output / ASIDE_DIRECTORY / JOURNAL_NAME)
+    fsops.unlink(output / ASIDE_DIRECTORY / SWAP_JOURNAL_FILE)
     fsops.sync_directory(output / ASIDE_DIRECTORY)
     clear_aside(output)
     return [kept for step in steps if _inode(kept := output / step.kept) is not None]
@@ -194,7 +197,7 @@ def _kept(part: str, number: int) -> str:
     """Return where the old part goes: ``consumequeue.replaced-N/Topic`` for ``consumequeue/Topic``,
     which no broker takes for a topic."""
     first, slash, rest = part.partition("/")
-    return f"{first}.replaced-{number}{slash}{rest}"
+    return f"{first}{REPLACED_MARK}{number}{slash}{rest}"
 
 
 def _inode(path: Path) -> int | None:

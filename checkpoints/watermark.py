@@ -13,7 +13,8 @@ from pathlib import Path
 
 from reput.store import fsops
 from reput.store.errors import OwnershipError
-from reput.store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark, WatermarkReader
+from reput.store.files import WATERMARK_FILE
+from reput.store.state.watermark import SLOT_SIZE, Watermark, WatermarkReader
 
 
 def new_store_id() -> str:
@@ -25,7 +26,7 @@ class WatermarkFile:
     """Writes watermarks; only the owner of the output may use it."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / FILE_NAME
+        self._path = directory / WATERMARK_FILE
         self._fd = fsops.open_for_writing(self._path, 2 * SLOT_SIZE)
         self._reader = WatermarkReader(directory)
         self.current = self._reader.read()

@@ -12,7 +12,8 @@ from reput.cli import moments, options, render, tables
 from reput.cli.comparison import comparison_lines, print_differences
 from reput.store.config import StoreSettings
 from reput.store.errors import UsageError
-from reput.store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
+from reput.store.files import INDEX_DIRECTORY
+from reput.store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM
 from reput.store.state.built import hash_slot_count
 from reput.upkeep.compare import DIRECTORY_KINDS, KINDS, compare_stores
 from reput.upkeep.moments import compare_moments

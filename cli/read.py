@@ -15,6 +15,7 @@ from reput.cli.messages import DEFAULT_BODIES, Bodies
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import NotFoundError, UsageError
+from reput.store.files import CONSUMER_FILTER_FILE
 
 if TYPE_CHECKING:
     from reput.readers.getmessage import GetMessageResult
@@ -366,7 +367,7 @@ def _message_filter(
         if found is None:
             raise NotFoundError(
                 f"no expression of consumer group {group} for topic {topic} in the store's "
-                "config/consumerFilter.json"
+                f"{CONSUMER_FILTER_FILE}"
             )
         return found
     try:

@@ -14,7 +14,7 @@ from reput.checkpoints.ownership import check_is_free
 from reput.cli import options, render, severalstores, tables
 from reput.cli.comparison import comparison_lines, print_differences
 from reput.store.errors import UsageError
-from reput.store.index.indexfile import INDEX_DIRECTORY
+from reput.store.files import INDEX_DIRECTORY
 from reput.store.queue.topics import check_topics
 from reput.store.state.built import index_flags, topic_begins
 from reput.store.state.movedpositions import ADVICE

@@ -13,12 +13,17 @@ from reput.cli import options, render, severalstores, tables
 from reput.store.commandline import command_line
 from reput.store.config import NO_PROPERTY_FILE, StoreSettings
 from reput.store.errors import ReputError, UsageError
-from reput.store.index.indexfile import INDEX_DIRECTORY, INDEX_ENTRY_DTYPE
-from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
-from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE
+from reput.store.files import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    INDEX_DIRECTORY,
+    STATE_DIRECTORY,
+    WATERMARK_FILE,
+)
+from reput.store.index.indexfile import INDEX_ENTRY_DTYPE
+from reput.store.queue.batchconsumequeue import BATCH_UNIT_DTYPE
+from reput.store.queue.consumequeue import UNIT_DTYPE
 from reput.store.state.built import settings_of
-from reput.store.state.watermark import FILE_NAME as WATERMARK
-from reput.store.state.watermark import STATE_DIRECTORY
 from reput.upkeep.verify.difference import Damage, Difference
 from reput.upkeep.verify.logdamage import damage_advice
 from reput.upkeep.verify.repairplan import planned_changes
@@ -221,7 +226,7 @@ def _advice(settings: StoreSettings, output: Path) -> str:
     if settings.property_file is None:
         return f"{NO_PROPERTY_FILE}, were assumed; if the broker has others, give --broker-conf"
     place = settings.root, output
-    if not (output / STATE_DIRECTORY / WATERMARK).exists():
+    if not (output / STATE_DIRECTORY / WATERMARK_FILE).exists():
         return f"to repair: {command_line('rebuild', *place)} builds them anew"
     return (
         f"to repair: {command_line('verify', *place, '--repair')} cuts what differs, then "

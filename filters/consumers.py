@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from reput.filters import sql92
 
 SQL92 = "SQL92"
-CONSUMER_FILTER_FILE = "config/consumerFilter.json"
-"""Path relative to the store's root."""
 
 
 class FilterDataError(ValueError):

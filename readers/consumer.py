@@ -39,11 +39,11 @@ from reput.store.config import broker_name, read_properties, read_store_settings
 from reput.store.datadirectories import check_target
 from reput.store.errors import OwnershipError, UsageError
 from reput.store.filelocks import HeldLock
+from reput.store.files import SERVE_DIRECTORY
 from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX
 from reput.store.names import is_group
 from reput.store.state.built import settings_of
 from reput.store.state.consumeroffset import (
-    SERVE_DIRECTORY,
     Offsets,
     SharedConsumerOffsetFile,
     TopicGroup,

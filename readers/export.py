@@ -31,6 +31,7 @@ from reput.store import fsops
 from reput.store.config import StoreSettings
 from reput.store.datadirectories import check_target
 from reput.store.errors import OutputError, OwnershipError, StoreError, UsageError
+from reput.store.files import INCOMPLETE_SUFFIX
 from reput.store.queue.topics import known_topics, near_topics
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm
 from reput.store.rows.rowschema import ROWS_SCHEMA
@@ -47,7 +48,6 @@ _ESCAPES = {code: f"%{code:02X}" for code in (*range(32), *map(ord, "\"#%'*/:=?\
 """The characters that Spark and Hive escape in a partition's directory (Spark 4.3
 ``ExternalCatalogUtils.escapePathName``). Characters beyond ASCII stay as they are: Spark takes each
 escaped byte for a character, whereas pyarrow and DuckDB take them for UTF-8."""
-INCOMPLETE_SUFFIX = ".incomplete"
 _WILDCARDS = {"*": ".*", "?": "."}
 
 Show = Callable[[int, int, int], None]

@@ -19,13 +19,8 @@ from typing import Self
 
 from reput.readers.messagestore import MessageStore
 from reput.store.errors import NotFoundError
-from reput.store.state.consumeroffset import (
-    CONSUMER_OFFSET_FILE,
-    Offsets,
-    TopicGroup,
-    read_committed,
-    topics_of,
-)
+from reput.store.files import CONSUMER_OFFSET_FILE
+from reput.store.state.consumeroffset import Offsets, TopicGroup, read_committed, topics_of
 
 UNITS_PER_READ = 1 << 16
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from reput.readers.messagestore import MessageStore
 from reput.store import configjson
+from reput.store.files import DELAY_OFFSET_FILE
 from reput.store.log.record import SCHEDULE_TOPIC
 from reput.store.log.systemtopics import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC, is_system_topic
 from reput.store.state.consumeroffset import TopicGroup, read_committed
 
-DELAY_OFFSETS_FILE = Path("config") / "delayOffset.json"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 MOST_READ = 100_000
 """Messages about ended transactions that are read; beyond that, every half message counts."""
@@ -57,7 +57,7 @@ def _bounds(store: MessageStore, topic: str, queue_id: int) -> tuple[int, int]:
 
 
 def _undelivered(store: MessageStore, root: Path) -> int:
-    document = configjson.read(root / DELAY_OFFSETS_FILE)
+    document = configjson.read(root / DELAY_OFFSET_FILE)
     table = document.get("offsetTable") if isinstance(document, dict) else None
     waiting = 0
     topic = SCHEDULE_TOPIC.decode()

@@ -16,6 +16,7 @@ from reput.filters import consumers, tags
 from reput.filters.consumers import ConsumerFilter
 from reput.store import configjson
 from reput.store.errors import StoreError
+from reput.store.files import CONSUMER_FILTER_FILE
 from reput.store.log import properties
 from reput.store.queue.consumequeueext import ExtUnit
 
@@ -53,7 +54,7 @@ class MessageFilter:
     def registered(cls, root: Path, topic: str, group: str) -> MessageFilter | None:
         """The SQL92 filter that a group has registered with the broker of the store at ``root``;
         None without one. Raises StoreError where the broker's file cannot be used."""
-        path = root / consumers.CONSUMER_FILTER_FILE
+        path = root / CONSUMER_FILTER_FILE
         try:
             found = consumers.from_json(configjson.read(path))
         except consumers.FilterDataError as error:

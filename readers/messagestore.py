@@ -33,12 +33,8 @@ from reput.readers.messages import (
 )
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings, read_store_settings
-from reput.store.index.indexfile import (
-    INDEX_DIRECTORY,
-    TOPIC_KEY_SEPARATOR,
-    IndexFiles,
-    IndexLayout,
-)
+from reput.store.files import INDEX_DIRECTORY, STATE_DIRECTORY
+from reput.store.index.indexfile import TOPIC_KEY_SEPARATOR, IndexFiles, IndexLayout
 from reput.store.log import record
 from reput.store.log.commitlog import NO_TIME, CommitLog
 from reput.store.log.cursor import BadRange, LogTail
@@ -58,7 +54,7 @@ from reput.store.queue.view import CqUnit, QueueView, UnitColumns, open_view, qu
 from reput.store.state.built import settings_of
 from reput.store.state.coverage import Coverage, read_coverage
 from reput.store.state.output import watermark_of_output
-from reput.store.state.watermark import STATE_DIRECTORY, Watermark, WatermarkReader
+from reput.store.state.watermark import Watermark, WatermarkReader
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from reput.serving.queues import QueueName
-from reput.store.state.watermark import FILE_NAME, STATE_DIRECTORY
+from reput.store.files import STATE_DIRECTORY, WATERMARK_FILE
 
 POLL_SECONDS = 0.01
 """Interval of polling a store whose writes nobody reports; it costs 2 % of a core."""
@@ -45,7 +45,7 @@ class PolledArrivals:
 
     def __init__(self, output: Path) -> None:
         """``output`` is the root of the queues."""
-        self._path = os.fsencode(output / STATE_DIRECTORY / FILE_NAME)
+        self._path = os.fsencode(output / STATE_DIRECTORY / WATERMARK_FILE)
         self._libc = ctypes.CDLL(None)
         self._moved = asyncio.Event()
         self._watch = -1

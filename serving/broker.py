@@ -36,7 +36,7 @@ from reput.serving.stores import ServedStore
 from reput.serving.topics import Topics
 from reput.store.config import StoreSettings
 from reput.store.errors import OutputError
-from reput.store.state.consumeroffset import SERVE_DIRECTORY
+from reput.store.files import SERVE_DIRECTORY
 from reput.store.state.ledger import Ledger, damaged_record
 
 logger = logging.getLogger("reput")

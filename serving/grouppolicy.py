@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reput.store import configjson
-from reput.store.configjson import SUBSCRIPTION_GROUP_FILE
 from reput.store.errors import StoreError
+from reput.store.files import BACKUP_SUFFIX, SUBSCRIPTION_GROUP_FILE
 from reput.store.filetimes import LookTimer, Watched
 
 _PULL_FORBIDDEN = 1 << 2
@@ -70,7 +70,7 @@ class GroupPolicies:
         except ValueError as error:
             raise StoreError(
                 f"cannot use {self._path}: {error}; restore the file from {self._path.name}"
-                f"{configjson.BACKUP_SUFFIX} or from a copy"
+                f"{BACKUP_SUFFIX} or from a copy"
             ) from error
 
 

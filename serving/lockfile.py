@@ -21,11 +21,10 @@ from reput.serving.locks import Locks, Owners
 from reput.serving.requests import to_json
 from reput.store import fsops
 from reput.store.errors import OutputError
-from reput.store.state.consumeroffset import SERVE_DIRECTORY
+from reput.store.files import QUEUE_LOCKS_FILE
 
 logger = logging.getLogger("reput")
 
-LOCK_FILE = f"{SERVE_DIRECTORY}/locks.json"
 REPLACE_SECONDS = 1.0
 
 
@@ -34,7 +33,7 @@ class LockFile:
 
     def __init__(self, output: Path, locks: Locks) -> None:
         """Read the file, and give the locks to their owners again."""
-        self._path = output / LOCK_FILE
+        self._path = output / QUEUE_LOCKS_FILE
         self._locks = locks
         self._is_failing = False
         self._thread = ThreadPoolExecutor(1, "reput-locks")

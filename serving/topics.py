@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reput.readers.messagestore import MessageStore
+from reput.store.files import TOPICS_FILE
 from reput.store.filetimes import LookTimer, Watched
 from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX
 from reput.store.names import is_topic
 from reput.store.queue.consumequeue import MAX_TOPIC_BYTES
-from reput.store.queue.queuetype import TOPICS_FILE, read_topic_table
+from reput.store.queue.queuetype import read_topic_table
 
 PERM_READ = 4
 

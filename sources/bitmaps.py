@@ -19,6 +19,7 @@ from reput.filters.bloom import DEFAULT_ERROR_RATE, DEFAULT_EXPECTED_CONSUMERS, 
 from reput.store import configjson
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError, UsageError
+from reput.store.files import CONSUMER_FILTER_FILE
 from reput.store.log.commitlog import CommitLog
 from reput.store.rows.rows import rows_at
 from reput.store.rows.rowschema import ROWS_SCHEMA
@@ -39,7 +40,7 @@ class BitMaps:
         """``document`` is the filter file's, or None to read the file now. Raises UsageError where
         it is not a broker's document, or contradicts the settings."""
         self._log = log
-        path = settings.root / consumers.CONSUMER_FILTER_FILE
+        path = settings.root / CONSUMER_FILTER_FILE
         if document is None:
             document = configjson.read(path)
         try:

@@ -50,6 +50,7 @@ from reput.sources.schemas import RUNS_SCHEMA, check_schema, rows_schema
 from reput.store import configjson
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.errors import CommitLogDataLossError
+from reput.store.files import CONSUMER_FILTER_FILE
 from reput.store.filetimes import Watched
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail, Window, record_starts, walk
@@ -159,9 +160,6 @@ class _LogReader:
         if not wanted.bit_maps:
             return self._live.poll(), None
         if self._filters is None:
-            # the parser of expressions is not loaded where there are none
-            from reput.filters.consumers import CONSUMER_FILTER_FILE  # noqa: PLC0415
-
             path = settings.root / CONSUMER_FILTER_FILE
             self._filters = Watched(path, lambda: configjson.read(path) or {})
         return self._live.poll(), self._filters.value()

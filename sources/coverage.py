@@ -13,6 +13,7 @@ from reput.sources.queueoffsets import LossCheck, Queues
 from reput.sources.selection import QueueSelection
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
+from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail
 from reput.store.log.places import AsOf
@@ -20,7 +21,7 @@ from reput.store.log.record import Record
 from reput.store.queue.view import QueueView
 from reput.store.state.brokerlock import broker_pid
 from reput.store.state.coverage import read_coverage
-from reput.store.state.watermark import STATE_DIRECTORY, read_watermark
+from reput.store.state.watermark import read_watermark
 
 
 def check_coverage(

@@ -17,10 +17,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from reput.store.config import StoreSettings, read_store_settings
+from reput.store.files import ABORT_FILE, TOPICS_FILE
 from reput.store.filetimes import Watched, signature
-from reput.store.queue.queuetype import TOPICS_FILE, batch_topics, read_queue_types
+from reput.store.queue.queuetype import batch_topics, read_queue_types
 from reput.store.runs.dispatch import BatchSettings
-from reput.store.state.coverage import ABORT_FILE
 
 
 class LiveSettings:

@@ -18,8 +18,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRow
 from reput.sources.commitlogoptions import RESUME
 from reput.sources.options import EARLIEST, LATEST, SourceOptions
 from reput.store import fsops
-from reput.store.config import COMMIT_LOG_DIRECTORY, StoreSettings
+from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogDataLossError, UsageError
+from reput.store.files import COMMIT_LOG_DIRECTORY
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail, Window, walk
 from reput.store.log.places import before_loss, first_at_or_after

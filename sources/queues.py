@@ -12,12 +12,13 @@ from pathlib import Path
 from reput.sources.selection import QueueSelection
 from reput.store.config import StoreSettings
 from reput.store.errors import UsageError
+from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail
 from reput.store.log.places import AsOf
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.view import QueueView, list_all_queues, open_view, queue_root
-from reput.store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
+from reput.store.state.watermark import Watermark, read_watermark
 
 POLL_SHARE = 0.1
 """Share of its time that an idle query spends on finding the ends of queues without a watermark."""

@@ -20,25 +20,28 @@ from typing import Any
 
 from reput.store.brokerconf import Properties
 from reput.store.errors import NotReadyError, StoreError, UsageError
+from reput.store.files import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    BROKER_CONF_FILE,
+    COMMIT_LOG_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    INDEX_DIRECTORY,
+)
 from reput.store.index.indexfile import (
     DEFAULT_MAX_HASH_SLOT_NUM,
     DEFAULT_MAX_INDEX_NUM,
     DEFAULT_MAX_MSGS_NUM_BATCH,
-    INDEX_DIRECTORY,
 )
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.java import ascii_digits, parse_integer
 from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS
-from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, rounded_file_size
-from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from reput.store.queue.consumequeue import rounded_file_size
 from reput.store.unsupported import SWITCHES as KIND_SWITCHES
 from reput.store.unsupported import TEXTS as KIND_TEXTS
 from reput.store.unsupported import check_log_files, check_supported
 
-FILE_NAME = "broker.conf"
-NO_PROPERTY_FILE = f"no {FILE_NAME}, RocketMQ's defaults"
-COMMIT_LOG_DIRECTORY = "commitlog"
+NO_PROPERTY_FILE = f"no {BROKER_CONF_FILE}, RocketMQ's defaults"
 MULTI_PATH_SPLITTER = ","
 _MAX_INT = (1 << 31) - 1
 _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -269,7 +272,7 @@ def read_properties(root: Path, broker_conf: Path | None = None) -> Properties:
 
     Raises UsageError if it cannot be read, or if the store is of an unsupported kind.
     """
-    path = broker_conf or root / FILE_NAME
+    path = broker_conf or root / BROKER_CONF_FILE
     is_read = broker_conf is not None or path.is_file()
     properties = Properties.read(path) if is_read else Properties(path)
     properties.warn(_TEXTS, _SWITCHES, _NUMBERS)

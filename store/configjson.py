@@ -20,10 +20,8 @@ from pathlib import Path
 
 from reput.store import jsontext
 from reput.store.errors import NotReadyError, StoreError
+from reput.store.files import BACKUP_SUFFIX
 
-SUBSCRIPTION_GROUP_FILE = "config/subscriptionGroup.json"
-"""The broker's consumer groups, below a store's root."""
-BACKUP_SUFFIX = ".bak"
 TRIES = 10
 """Reads of a partial file before its backup is used."""
 RETRY_SECONDS = 0.02

@@ -10,16 +10,19 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from reput.store.config import COMMIT_LOG_DIRECTORY, StoreSettings
-from reput.store.config import FILE_NAME as BROKER_CONF
+from reput.store.config import StoreSettings
 from reput.store.errors import UsageError
-from reput.store.index.indexfile import INDEX_DIRECTORY
+from reput.store.files import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    BROKER_CONF_FILE,
+    COMMIT_LOG_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    INDEX_DIRECTORY,
+    STATE_DIRECTORY,
+    WATERMARK_FILE,
+)
 from reput.store.log.commitlog import is_mapped_file_name
-from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY
-from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
-from reput.store.state.watermark import FILE_NAME as WATERMARK
-from reput.store.state.watermark import STATE_DIRECTORY
 
 DATA_DIRECTORIES = frozenset({
     COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY,
@@ -83,7 +86,7 @@ def _holds_data(directory: Path) -> bool:
 def _is_store(root: Path, besides: str) -> bool:
     """Whether anything but the directory ``besides`` shows that a broker or reput writes here."""
     directories = {COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY} - {besides}
-    files = (root / BROKER_CONF, root / STATE_DIRECTORY / WATERMARK)
+    files = (root / BROKER_CONF_FILE, root / STATE_DIRECTORY / WATERMARK_FILE)
     return any((root / name).is_dir() for name in directories) or any(
         path.is_file() for path in files
     )

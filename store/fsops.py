@@ -17,6 +17,7 @@ import threading
 from pathlib import Path
 
 from reput.store.errors import NoSpaceError, OutputError, SyncError
+from reput.store.files import PROBE_FILE, TEMPORARY_SUFFIX
 
 FAILPOINTS_VARIABLE = "REPUT_FAILPOINTS"
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -24,7 +25,6 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_SPACE_TEXTS = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
-PROBE_NAME = "space-probe"
 PROBE_BYTES = 1 << 20
 
 
@@ -82,7 +82,7 @@ def has_space(directory: Path) -> bool:
 
     Other errors, such as a read-only file system, are left to the code that writes there.
     """
-    path = directory / PROBE_NAME
+    path = directory / PROBE_FILE
     try:
         fd = open_for_writing(path)
         try:
@@ -356,7 +356,7 @@ def write_new_file(path: Path, data: bytes) -> None:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write a small file so that a reader sees the old or the new one, never a part of it."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     fd = open_for_writing(temporary)
     try:
         truncate(fd, 0, temporary)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import glob
 from pathlib import Path
 
-from reput.store.config import COMMIT_LOG_DIRECTORY
-from reput.store.config import FILE_NAME as BROKER_CONF
 from reput.store.errors import NotReadyError, UsageError
+from reput.store.files import BROKER_CONF_FILE, COMMIT_LOG_DIRECTORY
 
 
 def find_roots(pattern: str) -> list[Path]:
@@ -23,12 +22,12 @@ def find_roots(pattern: str) -> list[Path]:
     found = [
         root
         for root in matching
-        if (root / COMMIT_LOG_DIRECTORY).is_dir() or (root / BROKER_CONF).is_file()
+        if (root / COMMIT_LOG_DIRECTORY).is_dir() or (root / BROKER_CONF_FILE).is_file()
     ]
     if not found:
         raise NotReadyError(
             f"--stores is {pattern!r}, and nothing that matches has a {COMMIT_LOG_DIRECTORY} or a "
-            f"{BROKER_CONF} yet"
+            f"{BROKER_CONF_FILE} yet"
         )
     return found
 

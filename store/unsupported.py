@@ -34,13 +34,16 @@ from pathlib import Path
 
 from reput.store.brokerconf import JAVA_SPACE, Properties, equals_ignore_case
 from reput.store.errors import UsageError
+from reput.store.files import (
+    CONSUME_QUEUE_DIRECTORY,
+    DLEDGER_INDEXES,
+    ROCKSDB_CONFIG_DIRECTORY,
+    ROCKSDB_QUEUE_DIRECTORY,
+)
 from reput.store.log.commitlog import is_mapped_file_name
 
 DLEDGER_ENTRY_PREFIX = struct.Struct(">iiqqqiiii")
 _DLEDGER_MAGIC = 1
-_DLEDGER_DIRECTORIES = "dledger-*/index"
-_QUEUE_DIRECTORIES = ("consumequeue", "consumequeue_rocksdb")
-_CONFIG_DIRECTORY = Path("config") / "rdb"
 _ROCKSDB_CURRENT = "CURRENT"
 """A file that every RocksDB directory has."""
 _FILES_STORE_TYPE, _ROCKSDB_STORE_TYPE = "default", "defaultRocksDB"
@@ -114,7 +117,7 @@ def _check_log_kind(root: Path, stated: Properties) -> None:
     if stated.is_true(key):
         raise UsageError(f"{key} in {stated.path} is true: {_DLEDGER}")
     if key not in stated:
-        for path in sorted(root.glob(_DLEDGER_DIRECTORIES)):
+        for path in sorted(root.glob(DLEDGER_INDEXES)):
             raise UsageError(
                 f"{path.parent} is a DLedger log: {_DLEDGER}; if the broker has left it, "
                 f"state {key}=false in {stated.path}"
@@ -128,7 +131,7 @@ def _check_queue_store(root: Path, stated: Properties) -> None:
     if stated.is_true("rocksdbCQDoubleWriteEnable"):
         _check_double_write(stated)
     elif store_type is None:
-        for name in _QUEUE_DIRECTORIES:
+        for name in (CONSUME_QUEUE_DIRECTORY, ROCKSDB_QUEUE_DIRECTORY):
             if _is_rocksdb(root / name):
                 raise UsageError(
                     f"{root / name} is a RocksDB store: {_ROCKSDB_QUEUES}; if the broker writes "
@@ -159,8 +162,8 @@ def _check_topics(root: Path, stated: Properties) -> None:
     fix = _ROCKSDB_TOPICS.format(conf=stated.path)
     if stated.text(key) == "v2":
         raise UsageError(f"{key} in {stated.path} is 'v2': {fix}")
-    if key not in stated and _is_rocksdb(root / _CONFIG_DIRECTORY):
-        raise UsageError(f"{root / _CONFIG_DIRECTORY} is a RocksDB store: {fix}")
+    if key not in stated and _is_rocksdb(root / ROCKSDB_CONFIG_DIRECTORY):
+        raise UsageError(f"{root / ROCKSDB_CONFIG_DIRECTORY} is a RocksDB store: {fix}")
 
 
 def _is_rocksdb(directory: Path) -> bool:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reput.checkpoints import ABORT_FILE, SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRECTORY
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.datadirectories import check_target
+from reput.store.files import ABORT_FILE, SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRECTORY
 from reput.store.follower import FollowerTarget
 from reput.store.log.commitlog import CommitLog
 from reput.store.queue.queuetype import read_queue_types

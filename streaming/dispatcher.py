@@ -24,9 +24,9 @@ from reput.checkpoints.reconcile import Plan
 from reput.checkpoints.swap import finish_swap
 from reput.sources.commitlog import CommitLogDataSource
 from reput.store import fsops
-from reput.store.config import FILE_NAME as BROKER_CONF
 from reput.store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
 from reput.store.errors import NoSpaceError, NotReadyError, ReputError, StoreError, UsageError
+from reput.store.files import BROKER_CONF_FILE
 from reput.store.filetimes import LookTimer, Watched
 from reput.store.log.commitlog import CommitLog
 from reput.store.runs.dispatch import Run
@@ -147,7 +147,7 @@ class _Run:
         self._progress: Progress | None = None
         self._replay_from = replay_offset(config, log)
         self._stated_directories = Watched(
-            config.broker_conf or config.store / BROKER_CONF,
+            config.broker_conf or config.store / BROKER_CONF_FILE,
             lambda: read_store_settings(config.store, config.broker_conf).commit_log_directories,
         )
         self._checks, self._samples = LookTimer(), LookTimer()

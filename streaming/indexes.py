@@ -18,7 +18,8 @@ from reput.sinks.index.executorqueues import ExecutorQueues
 from reput.sinks.index.indexfile import IndexFileWriter
 from reput.sources.bitmaps import BitMaps
 from reput.store.config import StoreSettings
-from reput.store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout
+from reput.store.files import INDEX_DIRECTORY
+from reput.store.index.indexfile import IndexFiles, IndexLayout
 from reput.store.log.commitlog import CommitLog
 from reput.store.queue.placement import count_units, unit_queue_offset
 from reput.store.queue.queuetype import find_batch_topics

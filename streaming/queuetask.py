@@ -19,9 +19,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput.checkpoints import STATE_DIRECTORY
 from reput.store import fsops
 from reput.store.errors import OutputError, StoreError
+from reput.store.files import STATE_DIRECTORY
 from reput.store.queue.consumequeue import QueueKey, topic_directory
 from reput.store.runs.dispatch import DispatchBatch, DispatchCounts, IndexWriter, Run, ScannedRange
 from reput.store.runs.manifest import QueueManifest, written_files

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reput.checkpoints import STATE_DIRECTORY
 from reput.checkpoints.ownership import check_is_free
 from reput.checkpoints.swap import has_begun_swap
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError, UsageError
-from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, list_queues
+from reput.store.files import CONSUME_QUEUE_DIRECTORY, STATE_DIRECTORY, WATERMARK_FILE
+from reput.store.queue.consumequeue import list_queues
 from reput.store.queue.queuetype import find_batch_topics
 from reput.store.state.built import settings_of
-from reput.store.state.watermark import FILE_NAME as WATERMARK
 from reput.store.state.watermark import read_watermark
 from reput.streaming.config import DispatcherConfig
 
@@ -41,7 +40,7 @@ def check_queues_are_ours(store: Path, output: Path) -> None:
     adopted."""
     root = output / CONSUME_QUEUE_DIRECTORY
     if next(list_queues(root), None) is not None:
-        watermark = output / STATE_DIRECTORY / WATERMARK
+        watermark = output / STATE_DIRECTORY / WATERMARK_FILE
         if watermark.exists():
             raise StoreError(
                 f"{watermark} is damaged, both slots of it: "

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from reput.checkpoints.spark_checkpoint import DamagedCheckpointError, read_planned
 from reput.sources.livesettings import LiveSettings
+from reput.store.files import SPARK_OFFSETS_DIRECTORY
 from reput.store.log.commitlog import CommitLog
 from reput.store.runs.dispatch import DispatchBatch
 from reput.streaming.config import DispatcherConfig
@@ -56,7 +57,7 @@ class Tail:
     def __init__(
         self, config: DispatcherConfig, indexes: Indexes, log: CommitLog, store_id: str
     ) -> None:
-        self._offsets = config.spark_directory / "offsets"
+        self._offsets = config.spark_directory / SPARK_OFFSETS_DIRECTORY
         self._store_id = store_id
         self._indexes = indexes
         self._log = log

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from reput.store import files
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "reput"
 
@@ -79,6 +81,11 @@ EXEMPT = {
     "store/fsops.py",
     "store/privatecache.py",  # the cache of compiled code, which is no output
     "streaming/spark/workertemplate.py",  # the socket of a process, which ends with it
+}
+
+NAMING = {
+    "store/files.py",
+    "store/privatecache.py",  # a directory of the user's, whatever it is called
 }
 
 
@@ -210,6 +217,49 @@ def test_the_write_checker_sees_writes() -> None:
         assert len(changing_calls(line)) == 1, line
     for line in ("fsops.rename(a, b)", "os.open(p, 0)", "p.open('rb', buffering=0)", "os.close(1)"):
         assert changing_calls(line) == [], line
+
+
+def names_again(source: str) -> list[str]:
+    """Literals that name a file of a store or an output: what follows a slash between paths, and
+    whatever is no plain word."""
+    names = {
+        name
+        for value in vars(files).values()
+        for name in (value if isinstance(value, tuple) else (value,))
+        if isinstance(name, str)
+    }
+    tree = ast.parse(source)
+    below = {
+        id(node.right)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
+    }
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and node.value in names
+        and (id(node) in below or not node.value.isalpha())
+    ]
+
+
+def test_each_file_is_named_once() -> None:
+    """In ``store/files.py``: a program that misspells a name finds no file, and no error."""
+    broken = {
+        name: found
+        for package in OURS
+        for path in modules(package)
+        if (name := str(path.relative_to(ROOT))) not in NAMING
+        and (found := names_again(path.read_text("utf-8")))
+    }
+    assert broken == {}
+
+
+def test_the_name_checker_sees_names() -> None:
+    """A canary for the test above."""
+    assert names_again("path = root / 'watermark'") == ["watermark"]
+    assert names_again("open('owner.lock')") == ["owner.lock"]
+    assert names_again("fields['watermark']; a / 'b'; 'consumequeue'") == []
 
 
 BLOCKED_IMPORT = """

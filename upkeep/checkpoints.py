@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from reput.checkpoints import ABORT_FILE, SPARK_DIRECTORY, STATE_DIRECTORY, spark_checkpoint
+from reput.checkpoints import spark_checkpoint
 from reput.checkpoints.agreement import Built, what_differs
 from reput.checkpoints.followers import read_follower_states
 from reput.checkpoints.history import Batch, History, read_history
@@ -24,6 +24,7 @@ from reput.checkpoints.swap import finish_owned_swap
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogError, NotFoundError, UsageError
+from reput.store.files import ABORT_FILE, SPARK_DIRECTORY, STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange, LogTail
 from reput.store.log.places import pass_over

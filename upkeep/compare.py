@@ -24,25 +24,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.store.errors import StoreError, UsageError
+from reput.store.files import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    INDEX_DIRECTORY,
+    STORE_CHECKPOINT_FILE,
+)
 from reput.store.index.indexfile import (
     DEFAULT_MAX_HASH_SLOT_NUM,
     HASH_SLOT_DTYPE,
-    INDEX_DIRECTORY,
     INDEX_ENTRY_DTYPE,
     INDEX_HEADER_DTYPE,
 )
 from reput.store.log.commitlog import is_mapped_file_name
-from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY, BATCH_UNIT_DTYPE
-from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, UNIT_DTYPE, list_queues
+from reput.store.queue.batchconsumequeue import BATCH_UNIT_DTYPE
+from reput.store.queue.consumequeue import UNIT_DTYPE, list_queues
 from reput.store.queue.consumequeueext import (
-    CONSUME_QUEUE_EXT_DIRECTORY,
     EXT_SIZE,
     MIN_EXT_UNIT_SIZE,
     decode_unit,
     is_ext_addr,
     real_offset,
 )
-from reput.store.state import storecheckpoint
 from reput.store.state.storecheckpoint import StoreCheckpoint
 
 QUEUE_KINDS = (
@@ -52,8 +56,7 @@ QUEUE_KINDS = (
 )
 DIRECTORY_KINDS = (*QUEUE_KINDS, INDEX_DIRECTORY)
 """Directories of a store that are derived from its log."""
-CHECKPOINT_KIND = storecheckpoint.FILE_NAME
-KINDS = (*DIRECTORY_KINDS, CHECKPOINT_KIND)
+KINDS = (*DIRECTORY_KINDS, STORE_CHECKPOINT_FILE)
 
 _BLOCK_SIZE = 1 << 20
 
@@ -409,4 +412,5 @@ def _compare_checkpoints(left: Path, right: Path) -> Iterator[StoreDifference | 
     if sides[0] is not None and sides[1] is not None:
         names = [name for name in sides[0] if sides[0][name] != sides[1][name]]
         sides = [{name: side[name] for name in names} for side in sides if side is not None]
-    yield StoreDifference(CHECKPOINT_KIND, "", "fields", *sides) if sides[0] != sides[1] else None
+    differs = sides[0] != sides[1]
+    yield StoreDifference(STORE_CHECKPOINT_FILE, "", "fields", *sides) if differs else None

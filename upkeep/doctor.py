@@ -12,19 +12,17 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from reput.checkpoints import STATE_DIRECTORY
 from reput.checkpoints.agreement import Built, what_differs
 from reput.checkpoints.presence import find_loss
-from reput.checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME
 from reput.store.commandline import command_line
 from reput.store.config import OnQueueGap, StoreSettings
 from reput.store.errors import ReputError
+from reput.store.files import ASIDE_DIRECTORY, STATE_DIRECTORY, SWAP_JOURNAL_FILE, WATERMARK_FILE
 from reput.store.log.cursor import LogTail
 from reput.store.state.brokerlock import broker_pid
 from reput.store.state.consumeroffset import read_committed
 from reput.store.state.ledger import QUEUE_OFFSET_GAP, QUEUE_OFFSET_SEEN_BEFORE, read_entries
 from reput.store.state.movedpositions import moved_queues
-from reput.store.state.watermark import FILE_NAME as WATERMARK
 from reput.store.state.watermark import read_watermark
 from reput.upkeep.watch.status import OutputStatus, read_status
 
@@ -87,7 +85,7 @@ class Doctor:
         aside = self._output / ASIDE_DIRECTORY
         if broker_pid(self._output) is not None or not aside.is_dir():
             return
-        if (aside / JOURNAL_NAME).exists():
+        if (aside / SWAP_JOURNAL_FILE).exists():
             text = f"a rebuild of {self._output} was killed while it replaced files"
             yield Find("killed_rebuild", text, self._command("run", "--once"))
         else:
@@ -109,8 +107,8 @@ class Doctor:
         state = self._output / STATE_DIRECTORY
         found = read_watermark(state)
         if found is None:
-            if (state / WATERMARK).exists():
-                text = f"{state / WATERMARK} is damaged, both slots of it"
+            if (state / WATERMARK_FILE).exists():
+                text = f"{state / WATERMARK_FILE} is damaged, both slots of it"
                 yield Find("watermark_damaged", text, self._command("verify", "--repair"))
             return
         with closing(self._settings.open_log()) as log:

@@ -10,11 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from reput.checkpoints import SPARK_DIRECTORY, STATE_DIRECTORY
 from reput.checkpoints.spark_checkpoint import DamagedCheckpointError, read_position
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import NotFoundError, UsageError
+from reput.store.files import ABORT_FILE, SPARK_DIRECTORY, STATE_DIRECTORY
 from reput.store.log import properties
 from reput.store.log.cursor import Window, walk
 from reput.store.log.record import (
@@ -154,7 +154,7 @@ def describe_checkpoint(store: Path) -> dict[str, Any]:
         f"store_checkpoint.{name}": getattr(checkpoint, name, None)
         for name in StoreCheckpoint.__dataclass_fields__
     }
-    fields["abort"] = (store / "abort").exists()
+    fields["abort"] = (store / ABORT_FILE).exists()
     fields |= {f"built.{name}": value for name, value in built_fields(store).items()}
     if watermark is None:
         return {**fields, "watermark": None}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from reput.store.files import COMMIT_LOG_DIRECTORY
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail
 from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS
@@ -52,7 +53,7 @@ def prepare() -> Path | None:
 
 def _read(store: Path) -> None:
     """Read every message as a row, by its place in the log and through its queue's unit."""
-    log = CommitLog([store / "commitlog"])
+    log = CommitLog([store / COMMIT_LOG_DIRECTORY])
     levels = DEFAULT_DELAY_LEVELS_MS
     for batch in message_rows(
         log, 0, LogTail(log).settled(), ROWS_SCHEMA, DEFAULT_FORM,

@@ -14,7 +14,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from reput.checkpoints import ABORT_FILE, STATE_DIRECTORY
 from reput.checkpoints.ownership import Ownership
 from reput.checkpoints.swap import (
     build_root,
@@ -29,15 +28,22 @@ from reput.checkpoints.watermark import WatermarkFile
 from reput.store import fsops
 from reput.store.config import OnQueueGap, StoreSettings
 from reput.store.errors import NoSpaceError, NotReadyError, StoreError, UsageError
-from reput.store.index.indexfile import INDEX_DIRECTORY, IndexLayout
+from reput.store.files import (
+    ABORT_FILE,
+    BUILD_RECORD_FILE,
+    CONSUME_QUEUE_DIRECTORY,
+    INDEX_DIRECTORY,
+    LEDGER_FILE,
+    STATE_DIRECTORY,
+    STORE_CHECKPOINT_FILE,
+)
+from reput.store.index.indexfile import IndexLayout
 from reput.store.names import escaped
-from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, topic_directory
+from reput.store.queue.consumequeue import topic_directory
 from reput.store.queue.mappedfilequeue import used_end
 from reput.store.queue.topics import check_topics
-from reput.store.state.built import FILE_NAME as BUILD_RECORD
 from reput.store.state.built import read_build_record, record_build, settings_of
 from reput.store.state.ends import drop_ends
-from reput.store.state.ledger import FILE_NAME as LEDGER
 from reput.store.state.ledger import read_entries
 from reput.store.state.movedpositions import MovedQueue, moved_queues
 from reput.store.state.storecheckpoint import StoreCheckpoint
@@ -46,20 +52,14 @@ from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
 from reput.streaming.progress import Progress
 from reput.streaming.spark.jvm import Jvm
-from reput.upkeep.compare import (
-    CHECKPOINT_KIND,
-    DIRECTORY_KINDS,
-    QUEUE_KINDS,
-    Comparison,
-    compare_stores,
-)
+from reput.upkeep.compare import DIRECTORY_KINDS, QUEUE_KINDS, Comparison, compare_stores
 from reput.upkeep.verify.positions import rewrite_watermark
 from reput.upkeep.verify.seal import Seal, ledger_lines, note_unused, read_seal, write_seal
 
 TOGETHER = {*QUEUE_KINDS}
 """Kinds that are rebuilt together: units hold the addresses of ext units, and a topic has queues of
 one kind, so that existing queues of the other kind are moved out of the way."""
-REPLACEABLE = (*DIRECTORY_KINDS, CHECKPOINT_KIND, STATE_DIRECTORY)
+REPLACEABLE = (*DIRECTORY_KINDS, STORE_CHECKPOINT_FILE, STATE_DIRECTORY)
 """Parts of an output that a rebuild puts in place, in this order."""
 COPIED_AT_ONCE = 1 << 20
 """Bytes."""
@@ -168,11 +168,11 @@ def _positions(
     (``is_whole``); where they stay, note in them what must follow the new index."""
     is_ours = read_watermark(config.state_directory) is not None
     if is_whole and not (is_ours and index_stays):
-        return CHECKPOINT_KIND, STATE_DIRECTORY
+        return STORE_CHECKPOINT_FILE, STATE_DIRECTORY
     if not index_stays and (built / INDEX_DIRECTORY).is_dir():
         _note_index(config, built)
     if is_ours and read_build_record(built) != read_build_record(config.output):
-        return (f"{STATE_DIRECTORY}/{BUILD_RECORD}",)
+        return (f"{STATE_DIRECTORY}/{BUILD_RECORD_FILE}",)
     return ()
 
 
@@ -206,8 +206,8 @@ def _ledger(config: DispatcherConfig, built: Path, topics: Collection[str]) -> S
         return ()
     kept = [entry for entry in before if entry is not None and entry.topic not in names]
     lines = "".join(entry.to_json() + "\n" for entry in [*kept, *new])
-    fsops.replace_file(built / STATE_DIRECTORY / LEDGER, lines.encode())
-    return (f"{STATE_DIRECTORY}/{LEDGER}",)
+    fsops.replace_file(built / STATE_DIRECTORY / LEDGER_FILE, lines.encode())
+    return (f"{STATE_DIRECTORY}/{LEDGER_FILE}",)
 
 
 def _copy_sealed(
@@ -249,7 +249,7 @@ def _copy_sealed(
         return None
     state = built / STATE_DIRECTORY
     fsops.make_directories(state, output)
-    fsops.replace_file(state / LEDGER, ledger_lines(output, seal.end))
+    fsops.replace_file(state / LEDGER_FILE, ledger_lines(output, seal.end))
     fsops.replace_file(state / ABORT_FILE, b"")
     index_begin = watermark.index_begin if has_index else -1
     rewrite_watermark(state, replace(watermark.moved_to(seal.end), index_begin=index_begin))

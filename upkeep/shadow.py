@@ -25,13 +25,14 @@ from typing import Self
 
 from reput.store.config import StoreSettings
 from reput.store.errors import ReputError, StoreError, error_text
-from reput.store.log.commitlog import offset_to_file_name
-from reput.store.queue.batchconsumequeue import (
+from reput.store.files import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
-    BatchConsumeQueueFiles,
-)
-from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
+    STATE_DIRECTORY,
+)
+from reput.store.log.commitlog import offset_to_file_name
+from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles
+from reput.store.queue.consumequeue import (
     PRE_BLANK_SIZE,
     ConsumeQueueFiles,
     QueueFiles,
@@ -41,7 +42,7 @@ from reput.store.queue.consumequeue import (
 )
 from reput.store.queue.mappedfilequeue import data_end
 from reput.store.runs.dispatch import Run
-from reput.store.state.watermark import STATE_DIRECTORY, read_watermark
+from reput.store.state.watermark import read_watermark
 from reput.upkeep.compare import Fields, PairReader, unit_fields
 
 KINDS = (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)

@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from reput.store import fsops
-from reput.store.config import COMMIT_LOG_DIRECTORY, FILE_NAME, read_properties, read_store_settings
+from reput.store.config import read_properties, read_store_settings
 from reput.store.datadirectories import check_target
 from reput.store.errors import StoreError, UsageError
+from reput.store.files import BROKER_CONF_FILE, COMMIT_LOG_DIRECTORY
 from reput.store.log import record
 from reput.store.log.commitlog import CommitLog, offset_to_file_name
 from reput.store.log.cursor import LogTail, records
@@ -72,9 +73,9 @@ class Appender:
         if log.segments:
             self._file_size = log.file_size
             self._recover(log)
-        elif not (self.root / FILE_NAME).exists():
+        elif not (self.root / BROKER_CONF_FILE).exists():
             conf = f"mappedFileSizeCommitLog={self._file_size}\n"
-            fsops.replace_file(self.root / FILE_NAME, conf.encode())
+            fsops.replace_file(self.root / BROKER_CONF_FILE, conf.encode())
         log.close()
         return self
 
@@ -82,8 +83,8 @@ class Appender:
         stated = read_store_settings(self.root).commit_log_directories
         if len(stated) > 1 or not self._directory.samefile(stated[0]):
             raise UsageError(
-                f"{self.root / FILE_NAME} has the log in {', '.join(map(str, stated))}, and an "
-                f"appender writes only to {self._directory}; give a store that has its log there"
+                f"{self.root / BROKER_CONF_FILE} has the log in {', '.join(map(str, stated))}, and "
+                f"an appender writes only to {self._directory}; give a store that has its log there"
             )
 
     def __exit__(self, *_error: object) -> None:

@@ -27,15 +27,11 @@ from reput.store import fsops
 from reput.store.config import read_store_settings
 from reput.store.datadirectories import check_target
 from reput.store.errors import StoreError
+from reput.store.files import COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.record import tags_code
 from reput.store.log.status import Outcome
-from reput.store.queue.consumequeue import (
-    CONSUME_QUEUE_DIRECTORY,
-    CQ_STORE_UNIT_SIZE,
-    ConsumeQueueFiles,
-    QueueKey,
-)
+from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE, ConsumeQueueFiles, QueueKey
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
 from reput.streaming.progress import Progress
@@ -85,7 +81,7 @@ def run_demo(
     UsageError for a directory in which a store has its data."""
     check_target(directory)
     store, output = directory / "store", directory / "output"
-    fsops.make_directories(store / "commitlog", directory)
+    fsops.make_directories(store / COMMIT_LOG_DIRECTORY, directory)
     command = [
         sys.executable, "-P", "-m", "reput", "produce", str(store), "--json",
         "--topics", str(plan.topics), "--queues", str(plan.queues), "--rate", str(plan.rate),

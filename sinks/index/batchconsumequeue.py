@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.sinks.index.queuewriter import QueueWriter
+from reput.store.files import BATCH_CONSUME_QUEUE_DIRECTORY
 from reput.store.queue.batchconsumequeue import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
     BatchConsumeQueueFiles,
     checked_file_size,
     open_batch_queues,

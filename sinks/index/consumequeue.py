@@ -21,9 +21,9 @@ from reput.sinks.index.consumequeueext import QueueExt, cut_exts
 from reput.sinks.index.queuewriter import QueueWriter
 from reput.sinks.index.repeatedoffsets import RepeatedOffsets
 from reput.store.config import OnQueueGap
+from reput.store.files import CONSUME_QUEUE_DIRECTORY
 from reput.store.names import escaped
 from reput.store.queue.consumequeue import (
-    CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     ConsumeQueueFiles,
     QueueKey,

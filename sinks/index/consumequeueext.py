@@ -18,15 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.store.errors import QueueFileError
+from reput.store.files import CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY
 from reput.store.queue.consumequeue import (
-    CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     ConsumeQueueFiles,
     QueueKey,
     list_queues,
 )
 from reput.store.queue.consumequeueext import (
-    CONSUME_QUEUE_EXT_DIRECTORY,
     MAX_ADDR,
     NO_ADDRESS,
     ConsumeQueueExtFiles,

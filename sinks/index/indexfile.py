@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from reput.store import fsops
+from reput.store.files import INDEX_DIRECTORY
 from reput.store.index.indexfile import (
-    INDEX_DIRECTORY,
     NEVER_WRITTEN,
     IndexFiles,
     IndexLayout,

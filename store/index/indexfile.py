@@ -43,13 +43,12 @@ from pathlib import Path
 import numpy as np
 
 from reput.store.errors import IndexFileError, UsageError
+from reput.store.files import TEMPORARY_SUFFIX
 from reput.store.log import java, properties
 from reput.store.log.layout import field_positions, struct_of
 from reput.store.log.record import Record
 from reput.store.log.sysflag import SysFlag
 
-INDEX_DIRECTORY = "index"
-TEMPORARY_SUFFIX = ".tmp"
 DEFAULT_MAX_HASH_SLOT_NUM = 5_000_000
 DEFAULT_MAX_INDEX_NUM = 20_000_000
 DEFAULT_MAX_MSGS_NUM_BATCH = 64

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from reput.store import fsops
 from reput.store.errors import OutputError
+from reput.store.files import TEMPORARY_SUFFIX
 from reput.store.index import indexkernel
 from reput.store.index.indexfile import (
     HASH_SLOT_DTYPE,
     INDEX_HEADER_SIZE,
     INDEX_SIZE,
-    TEMPORARY_SUFFIX,
     IndexEntry,
     IndexHeader,
     IndexLayout,

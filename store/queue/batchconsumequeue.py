@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.store.errors import QueueFileError, UsageError
+from reput.store.files import BATCH_CONSUME_QUEUE_DIRECTORY
 from reput.store.queue.consumequeue import BoundaryType, QueueFiles, QueueKey, list_queues
 
-BATCH_CONSUME_QUEUE_DIRECTORY = "batchconsumequeue"
 BATCH_UNIT_DTYPE = np.dtype(
     [
         ("offset", ">i8"),

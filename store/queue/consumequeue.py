@@ -29,11 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.store.errors import QueueFileError
+from reput.store.files import CONSUME_QUEUE_DIRECTORY
 from reput.store.log.layout import struct_of
 from reput.store.queue.mappedfilequeue import MappedFileQueue
 from reput.store.queue.unsynced import Unsynced
 
-CONSUME_QUEUE_DIRECTORY = "consumequeue"
 UNIT_DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 CQ_STORE_UNIT_SIZE = UNIT_DTYPE.itemsize
 if CQ_STORE_UNIT_SIZE != 20:

@@ -31,7 +31,6 @@ from reput.store.log.layout import struct_of
 from reput.store.queue.mappedfilequeue import MappedFileQueue
 from reput.store.queue.unsynced import Unsynced
 
-CONSUME_QUEUE_EXT_DIRECTORY = "consumequeue_ext"
 END_BLANK_DATA_LENGTH = 4
 MAX_EXT_UNIT_SIZE = 32767
 MAX_ADDR = -(1 << 31) - 1

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from reput.store import fsops
 from reput.store.errors import QueueFileError
+from reput.store.files import BROKER_CONF_FILE
 from reput.store.log.commitlog import is_mapped_file_name, offset_to_file_name
 from reput.store.queue.unsynced import Unsynced
 
@@ -27,7 +28,7 @@ class MappedFileQueue:
     kind: str
     """For errors: the kind of file, the setting of its size, and where that is set."""
     setting: str
-    place = "broker.conf"
+    place = BROKER_CONF_FILE
 
     def __init__(self, directory: Path, file_size: int) -> None:
         """``file_size`` in bytes. Raises QueueFileError for files of other sizes."""

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from reput.store import fsops
 from reput.store.config import StoreSettings
-from reput.store.index.indexfile import INDEX_DIRECTORY, IndexFiles, IndexLayout, read_header
+from reput.store.files import CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY, INDEX_DIRECTORY
+from reput.store.index.indexfile import IndexFiles, IndexLayout, read_header
 from reput.store.log.systemtopics import is_system_topic
 from reput.store.queue.batchconsumequeue import open_batch_queues
 from reput.store.queue.consumequeue import (
-    CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     ConsumeQueueFiles,
     QueueFiles,
@@ -28,7 +28,7 @@ from reput.store.queue.consumequeue import (
     list_queues,
     open_queues,
 )
-from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY, ConsumeQueueExtFiles
+from reput.store.queue.consumequeueext import ConsumeQueueExtFiles
 
 
 @dataclass(frozen=True, slots=True)

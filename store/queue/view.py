@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.store.config import StoreSettings
-from reput.store.log.commitlog import NO_TIME, CommitLog
-from reput.store.queue.batchconsumequeue import (
+from reput.store.files import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
-    BatchConsumeQueueFiles,
-    open_batch_queues,
-)
-from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+)
+from reput.store.log.commitlog import NO_TIME, CommitLog
+from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles, open_batch_queues
+from reput.store.queue.consumequeue import (
     CQ_STORE_UNIT_SIZE,
     PRE_BLANK_SIZE,
     UNITS_PER_READ,
@@ -36,13 +36,7 @@ from reput.store.queue.consumequeue import (
     open_queues,
     open_whole_queue,
 )
-from reput.store.queue.consumequeueext import (
-    CONSUME_QUEUE_EXT_DIRECTORY,
-    MAX_ADDR,
-    ConsumeQueueExtFiles,
-    ExtUnit,
-    is_ext_addr,
-)
+from reput.store.queue.consumequeueext import MAX_ADDR, ConsumeQueueExtFiles, ExtUnit, is_ext_addr
 
 READ_AHEAD_UNITS = 512
 """Units that a small read takes, since the next one usually continues there."""

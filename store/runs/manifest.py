@@ -13,9 +13,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY, QueueKey
-from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
+from reput.store.files import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+)
+from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.mappedfilequeue import crc32_of, used_end
 from reput.store.runs.dispatch import DispatchCounts
 from reput.store.state.ledger import LedgerEntry

@@ -32,14 +32,12 @@ import pyarrow as pa
 
 from reput.store import fsops
 from reput.store.errors import OutputError, StoreError
+from reput.store.files import CLAIM_SUFFIX, PART_SUFFIX, PARTIAL_SUFFIX
 from reput.store.runs.packedschema import PACKED_SCHEMA
 
 MARK_SECONDS = 0.25
 """Least time between two records of a claim's progress."""
-_CLAIM_SUFFIX = ".at"
 _CLAIM_BYTES = 8
-_PARTIAL_SUFFIX = ".partial"
-_PART_SUFFIX = ".part"
 _OPEN = "open"
 
 
@@ -75,7 +73,7 @@ class Claim:
 def claim(directory: Path, start: int) -> Claim | None:
     """Claim the part that begins at ``start``; None if another task has it, or if the spool is gone
     or full: the task then leaves it alone."""
-    path = directory / f"{start}{_CLAIM_SUFFIX}"
+    path = directory / f"{start}{CLAIM_SUFFIX}"
     try:
         fd = fsops.create_exclusively(path)
     except OutputError:
@@ -86,7 +84,7 @@ def claim(directory: Path, start: int) -> Claim | None:
 def scanned_bytes(directory: Path) -> int:
     """Sum of the bytes that tasks of the current batch have recorded as scanned."""
     total = 0
-    for path in directory.glob(f"*{_CLAIM_SUFFIX}"):
+    for path in directory.glob(f"*{CLAIM_SUFFIX}"):
         try:
             total += int.from_bytes(path.read_bytes()[:_CLAIM_BYTES], "big")
         except OSError:
@@ -96,7 +94,7 @@ def scanned_bytes(directory: Path) -> int:
 
 def remove_claims(directory: Path) -> None:
     """Remove the claims of a batch whose tasks have ended."""
-    for path in directory.glob(f"*{_CLAIM_SUFFIX}"):
+    for path in directory.glob(f"*{CLAIM_SUFFIX}"):
         fsops.unlink(path)
 
 
@@ -130,7 +128,7 @@ class _PartFile:
 
 def write_part(directory: Path, start: int, rows: Iterable[pa.RecordBatch]) -> None:
     """Hand over the rows of a claimed part; without room for them, they are dropped."""
-    partial = directory / f"{start}{_PARTIAL_SUFFIX}"
+    partial = directory / f"{start}{PARTIAL_SUFFIX}"
     try:
         file = _PartFile(partial)
         try:
@@ -139,7 +137,7 @@ def write_part(directory: Path, start: int, rows: Iterable[pa.RecordBatch]) -> N
                     stream.write_batch(batch)
         finally:
             file.close()
-        fsops.rename(partial, directory / f"{start}{_PART_SUFFIX}", durable=False)
+        fsops.rename(partial, directory / f"{start}{PART_SUFFIX}", durable=False)
     except OutputError:
         fsops.unlink(partial)
 
@@ -150,7 +148,7 @@ def take_part(directory: Path, start: int) -> list[pa.RecordBatch] | None:
     They lie in the mapped file, whose space is free when nothing refers to them any more. Raises
     StoreError if it cannot be read.
     """
-    path = directory / f"{start}{_PART_SUFFIX}"
+    path = directory / f"{start}{PART_SUFFIX}"
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

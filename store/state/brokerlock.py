@@ -14,8 +14,8 @@ from pathlib import Path
 
 from reput.store import fsops
 from reput.store.errors import OwnershipError
+from reput.store.files import BROKER_LOCK_FILE
 
-FILE_NAME = "lock"
 _CONTENT = b"lock"
 # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 _FLOCK = struct.Struct("hhqqi4x")
@@ -24,7 +24,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 def broker_pid(root: Path) -> int | None:
     """Process id of another process that holds the store's lock; None if there is none."""
     try:
-        fd = os.open(root / FILE_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(root / BROKER_LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
@@ -48,7 +48,7 @@ class BrokerLock:
     """Holds a store's lock while in a ``with`` block; one per process and store."""
 
     def __init__(self, root: Path) -> None:
-        self._path = root / FILE_NAME
+        self._path = root / BROKER_LOCK_FILE
         self._fd = -1
 
     def __enter__(self) -> BrokerLock:

@@ -27,16 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from reput.store import fsops, jsontext
-from reput.store.config import FILE_NAME as BROKER_CONF
 from reput.store.config import Flag, OnQueueGap, StoreSettings, read_stated, setting_name
 from reput.store.errors import StoreError, UsageError
-from reput.store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM, INDEX_DIRECTORY
+from reput.store.files import BROKER_CONF_FILE, BUILD_RECORD_FILE, INDEX_DIRECTORY, STATE_DIRECTORY
+from reput.store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM
 from reput.store.queue.consumequeue import rounded_file_size
 from reput.store.state.output import watermark_of_output
 from reput.store.state.recognition import recognised_settings
-from reput.store.state.watermark import STATE_DIRECTORY
 
-FILE_NAME = "built.json"
 VERSION = 1
 
 logger = logging.getLogger("reput")
@@ -87,7 +85,7 @@ class BuildRecord:
 
     def to_json(self) -> bytes:
         """Encode the file."""
-        parts = {"settings": _named(self.settings), "broker.conf": _named(self.stated)}
+        parts = {"settings": _named(self.settings), BROKER_CONF_FILE: _named(self.stated)}
         document = {"version": VERSION, **parts, "crc32": jsontext.checksum(parts)}
         return (json.dumps(document, indent=1) + "\n").encode()
 
@@ -96,7 +94,7 @@ class BuildRecord:
         """Decode the result of ``to_json``. Raises ValueError."""
         try:
             document = jsontext.parse(data)
-            parts = {key: document[key] for key in ("settings", "broker.conf")}
+            parts = {key: document[key] for key in ("settings", BROKER_CONF_FILE)}
             if document["version"] != VERSION:
                 raise ValueError(f"it has version {document['version']}")
             if document["crc32"] != jsontext.checksum(parts):
@@ -127,7 +125,7 @@ def _by_field(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_build_record(output: Path) -> BuildRecord | None:
     """The record of an output; None if there is none. Raises StoreError if it is damaged."""
-    path = output / STATE_DIRECTORY / FILE_NAME
+    path = output / STATE_DIRECTORY / BUILD_RECORD_FILE
     try:
         return BuildRecord.from_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -232,7 +230,7 @@ def record_build(output: Path, settings: StoreSettings) -> None:
             output, " ".join(texts) or "nothing",
         )  # fmt: skip
     fsops.make_directories(output / STATE_DIRECTORY, output)
-    fsops.replace_file(output / STATE_DIRECTORY / FILE_NAME, record.to_json())
+    fsops.replace_file(output / STATE_DIRECTORY / BUILD_RECORD_FILE, record.to_json())
 
 
 def index_flags(index: bool | None) -> dict[str, bool | None]:
@@ -266,7 +264,7 @@ def hash_slot_count(outputs: Iterable[Path], broker_conf: Path | None = None) ->
         if record is not None and is_recorded:
             said.setdefault(record.settings.get(field, DEFAULT_MAX_HASH_SLOT_NUM), output)
         if stated is not None and (broker_conf is not None or not is_recorded):
-            said.setdefault(stated, broker_conf or output / BROKER_CONF)
+            said.setdefault(stated, broker_conf or output / BROKER_CONF_FILE)
     if len(said) > 1:
         parts = " and ".join(f"{count} by {path}" for count, path in said.items())
         raise UsageError(

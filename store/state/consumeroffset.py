@@ -31,14 +31,15 @@ from typing import NamedTuple, Self
 from reput.store import configjson, fsops
 from reput.store.errors import OwnershipError, StoreError
 from reput.store.filelocks import HeldLock, lock
+from reput.store.files import (
+    BACKUP_SUFFIX,
+    CONSUMER_OFFSET_FILE,
+    OFFSET_JOURNALS,
+    TURN_LOCK_FILE,
+)
 from reput.store.state.brokerlock import broker_pid
 from reput.store.state.offsetjournal import Journal, JournalLines, applying_to, read_journal
-from reput.store.state.watermark import STATE_DIRECTORY
 
-CONSUMER_OFFSET_FILE = "config/consumerOffset.json"
-SERVE_DIRECTORY = f"{STATE_DIRECTORY}/serve"
-JOURNALS = (f"{SERVE_DIRECTORY}/offsets.journal", f"{SERVE_DIRECTORY}/offsets.journal.2")
-TURN_LOCK = f"{SERVE_DIRECTORY}/turn.lock"
 MAX_JOURNAL_BYTES = 1 << 20
 REPLACE_SECONDS = 5.0
 """The first commit this long after the last replacement replaces the file again: RocketMQ's
@@ -95,7 +96,7 @@ class ConsumerOffsetFile:
         """``shared``: for one of the processes that take turns (``SharedConsumerOffsetFile``)."""
         self._output = output
         self._path = output / CONSUMER_OFFSET_FILE
-        self._journal_paths = [output / name for name in JOURNALS]
+        self._journal_paths = [output / name for name in OFFSET_JOURNALS]
         self._shared = shared
         self._journals: list[Journal] = []
         self._current: Journal | None = None
@@ -284,7 +285,7 @@ class SharedConsumerOffsetFile:
 
     def turn(self) -> HeldLock:
         """Wait for the turn to write, and hold it for a ``with`` block."""
-        found = lock(self._output / TURN_LOCK, patience=None)
+        found = lock(self._output / TURN_LOCK_FILE, patience=None)
         assert found is not None  # without a limit of patience, a lock is always got
         return found
 
@@ -304,7 +305,7 @@ def _read(root: Path) -> _Found | None:
     The journals are read first: if the file is replaced meanwhile, the new one has their commits.
     """
     path = root / CONSUMER_OFFSET_FILE
-    journals = [read_journal(root / name) for name in JOURNALS]
+    journals = [read_journal(root / name) for name in OFFSET_JOURNALS]
     try:
         data = path.read_bytes() if any(lines.size for lines in journals) else b""
     except OSError:
@@ -321,7 +322,7 @@ def _read(root: Path) -> _Found | None:
     except ValueError as error:
         raise StoreError(
             f"cannot use {path}: {error}; restore the file from {path.name}"
-            f"{configjson.BACKUP_SUFFIX} or from a copy"
+            f"{BACKUP_SUFFIX} or from a copy"
         ) from error
     return _Found(offsets, counter, applied)
 

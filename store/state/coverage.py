@@ -26,6 +26,7 @@ from pathlib import Path
 
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
+from reput.store.files import ABORT_FILE
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import Window, record_starts, records, walk
 from reput.store.log.lightqueues import light_queues
@@ -44,8 +45,6 @@ LOOKED_AT = 256 << 10
 """Bytes of the log before the queues' reach that are compared: some hundredths of a second."""
 MAX_COUNTED = 16 << 20
 """Bytes whose messages are counted one by one."""
-ABORT_FILE = "abort"
-"""The file below a store's root that exists while a broker has the store open."""
 
 Takes = Callable[[QueueKey], bool]
 

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reput.store import fsops, jsontext
+from reput.store.files import ENDS_FILE
 
-FILE_NAME = "ends"
 VERSION = 1
 
 
@@ -92,19 +92,19 @@ class Ends:
 def read_ends(state_directory: Path) -> Ends | None:
     """The ends that were recorded last; None if there are none, or they are damaged."""
     try:
-        return Ends.decode((state_directory / FILE_NAME).read_bytes())
+        return Ends.decode((state_directory / ENDS_FILE).read_bytes())
     except OSError:
         return None
 
 
 def write_ends(state_directory: Path, ends: Ends) -> None:
     """Record them durably. Raises OutputError."""
-    fsops.replace_file(state_directory / FILE_NAME, ends.encode())
+    fsops.replace_file(state_directory / ENDS_FILE, ends.encode())
 
 
 def drop_ends(state_directory: Path) -> None:
     """Durably forget them, before entries are cut or replaced. Raises OutputError."""
-    path = state_directory / FILE_NAME
+    path = state_directory / ENDS_FILE
     if path.exists():
         fsops.unlink(path)
         fsops.sync_directory(state_directory)

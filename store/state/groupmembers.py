@@ -24,10 +24,14 @@ from typing import Self
 from reput.store import fsops, jsontext
 from reput.store.errors import OwnershipError, UsageError
 from reput.store.filelocks import HeldLock, lock, read_held
+from reput.store.files import (
+    GROUP_LOCK_FILE,
+    GROUPS_DIRECTORY,
+    HELD_QUEUES_DIRECTORY,
+    MEMBERS_DIRECTORY,
+)
 from reput.store.queue.consumequeue import topic_directory
-from reput.store.state.watermark import STATE_DIRECTORY
 
-GROUPS_DIRECTORY = f"{STATE_DIRECTORY}/groups"
 PATIENCE_SECONDS = 1.0
 """Time to wait for a member's lock, since others hold it for an instant to see who lives."""
 
@@ -62,7 +66,7 @@ class GroupMember:
             )
         self._output, self._group = output, group
         self._directory = output / GROUPS_DIRECTORY / group
-        self._members = self._directory / "members"
+        self._members = self._directory / MEMBERS_DIRECTORY
         self._member = member
         self._held = ExitStack()
 
@@ -127,14 +131,14 @@ class GroupMember:
     def lock_queue(self, topic: str, queue_id: int) -> HeldLock | None:
         """Return the lock with which this member may consume a queue; None while another member has
         it."""
-        path = self._directory / "queues" / topic / str(queue_id)
+        path = self._directory / HELD_QUEUES_DIRECTORY / topic / str(queue_id)
         if not path.exists():
             fsops.make_directories(path.parent, self._output)
         return lock(path)
 
 
 def _entered(directory: Path, group: str, *, shared: bool, patience: float) -> HeldLock:
-    path = directory / "alone.lock"
+    path = directory / GROUP_LOCK_FILE
     held = lock(path, shared=shared, patience=patience)
     if held is None:
         who = "a process that reads all queues has it" if shared else "others consume for it"

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reput.store import fsops, jsontext
+from reput.store.files import LEDGER_FILE
 from reput.store.names import escaped
 
-FILE_NAME = "quarantine.jsonl"
 QUEUE_OFFSET_GAP = "queue_offset_gap"
 """The reason of an entry that is no quarantine: the messages after a gap are dispatched."""
 QUEUE_OFFSET_SEEN_BEFORE = "queue_offset_seen_before"
@@ -79,7 +79,7 @@ class LedgerCount:
 
 def read_entries(directory: Path) -> Iterator[LedgerEntry | None]:
     """Yield the entries of the ledger below ``directory``, and None for a line that is damaged."""
-    path = directory / FILE_NAME
+    path = directory / LEDGER_FILE
     if path.exists():
         with path.open("rb") as lines:
             yield from map(read_entry, lines)
@@ -118,7 +118,7 @@ class LedgerCounter:
     """Counts a ledger again and again, and reads only what was added since."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / FILE_NAME
+        self._path = directory / LEDGER_FILE
         self._begin(None)
 
     def counts(self) -> tuple[LedgerCount, ...]:
@@ -154,7 +154,7 @@ class Ledger:
     """Appends entries, each once."""
 
     def __init__(self, directory: Path) -> None:
-        self.path = directory / FILE_NAME
+        self.path = directory / LEDGER_FILE
         self._seen: set[_Key] = set()
         self._size = 0
         self._pending: list[LedgerEntry] = []

@@ -10,12 +10,15 @@ import zlib
 from pathlib import Path
 
 from reput.store.errors import NotReadyError, UsageError
-from reput.store.index.indexfile import INDEX_DIRECTORY
+from reput.store.files import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    INDEX_DIRECTORY,
+    STATE_DIRECTORY,
+)
 from reput.store.log.commitlog import CommitLog
-from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY
-from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
-from reput.store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
+from reput.store.state.watermark import Watermark, read_watermark
 
 FINGERPRINT_LENGTH = 88
 _PARTS = (

@@ -17,8 +17,15 @@ from typing import Any
 from reput.store import jsontext
 from reput.store.config import OnQueueGap, StoreSettings
 from reput.store.errors import StoreError
-from reput.store.index.indexfile import (
+from reput.store.files import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
+    LEDGER_FILE,
+    STATE_DIRECTORY,
+)
+from reput.store.index.indexfile import (
     IndexFiles,
     IndexLayout,
     index_key_hash,
@@ -28,18 +35,8 @@ from reput.store.index.indexfile import (
 )
 from reput.store.log.commitlog import CommitLog, is_mapped_file_name
 from reput.store.log.record import Record
-from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from reput.store.queue.consumequeue import (
-    CONSUME_QUEUE_DIRECTORY,
-    ConsumeQueueFiles,
-    QueueKey,
-    list_queues,
-    topic_directory,
-)
-from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
-from reput.store.state.ledger import FILE_NAME as LEDGER
+from reput.store.queue.consumequeue import ConsumeQueueFiles, QueueKey, list_queues, topic_directory
 from reput.store.state.ledger import QUEUE_OFFSET_GAP
-from reput.store.state.watermark import STATE_DIRECTORY
 
 _FILE_SIZES = {
     CONSUME_QUEUE_DIRECTORY: "mapped_file_size_consume_queue",
@@ -90,7 +87,7 @@ def _gaps(output: Path, queue_file_size: int) -> Iterator[OnQueueGap]:
 
     The position of the message after a jump equals its queue offset only if the gap was filled.
     """
-    with suppress(OSError), (output / STATE_DIRECTORY / LEDGER).open("rb") as ledger:
+    with suppress(OSError), (output / STATE_DIRECTORY / LEDGER_FILE).open("rb") as ledger:
         for line in ledger:
             with suppress(ValueError, KeyError, TypeError, AttributeError, StoreError):
                 entry = jsontext.parse(line)

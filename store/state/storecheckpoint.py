@@ -23,10 +23,10 @@ from pathlib import Path
 
 from reput.store import fsops
 from reput.store.config import StoreSettings
+from reput.store.files import STORE_CHECKPOINT_FILE
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.record import Record
 
-FILE_NAME = "checkpoint"
 FILE_SIZE = 4096
 _FIELDS = struct.Struct(">qqqqqq")
 USED_SIZE = _FIELDS.size
@@ -51,7 +51,7 @@ class StoreCheckpoint:
         """The checkpoint of a store; fields past a short file's end are 0. None without one. Raises
         OSError."""
         try:
-            data = (root / FILE_NAME).read_bytes()
+            data = (root / STORE_CHECKPOINT_FILE).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
         return cls(*_FIELDS.unpack_from(data.ljust(_FIELDS.size, b"\0")))
@@ -62,7 +62,7 @@ class StoreCheckpoint:
 
     def write(self, root: Path) -> None:
         """Write in place, as RocketMQ does, and sync. Raises OutputError."""
-        path = root / FILE_NAME
+        path = root / STORE_CHECKPOINT_FILE
         new = not path.exists()
         fd = fsops.open_for_writing(path, FILE_SIZE)
         try:

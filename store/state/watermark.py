@@ -27,9 +27,8 @@ import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-STATE_DIRECTORY = "reput"
-"""Directory of the dispatcher's state, inside an output."""
-FILE_NAME = "watermark"
+from reput.store.files import WATERMARK_FILE
+
 SLOT_SIZE = 4096
 _MAGIC = b"REPUTWM1"
 _FIELDS = struct.Struct(">8s16sqqqqIqq")
@@ -98,7 +97,7 @@ class WatermarkReader:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._path = str(directory / FILE_NAME)
+        self._path = str(directory / WATERMARK_FILE)
         self._data = b""
         self._found: Watermark | None = None
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from reput.checkpoints import FOLLOWERS_DIRECTORY
 from reput.checkpoints.followers import (
     FollowerState,
     note_truncation,
@@ -16,6 +15,7 @@ from reput.checkpoints.followers import (
     write_follower_state,
 )
 from reput.store.errors import StoreError
+from reput.store.files import FOLLOWERS_DIRECTORY
 
 DAMAGED = (
     '{"name": "to', "", "null", "[]", "7", '"text"', '{"name": "a"}',

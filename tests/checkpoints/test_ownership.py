@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from reput.checkpoints.ownership import LOCK_NAME, OWNER_NAME, Ownership, is_owner
+from reput.checkpoints.ownership import Ownership, is_owner
 from reput.store import fsops
 from reput.store.errors import NoSpaceError, OwnershipError, UsageError
+from reput.store.files import OWNER_FILE, OWNER_LOCK_FILE
 from tests.support.processes import holder, wait_status_of
 
 
@@ -47,7 +48,7 @@ def test_an_owner_knows_itself_as_long_as_it_can_read_who_owns(tmp_path: Path) -
     """Neither the loss of the file nor damage to it proves another owner."""
     assert is_owner(tmp_path) is None
     with Ownership(tmp_path):
-        path = tmp_path / "reput" / OWNER_NAME
+        path = tmp_path / "reput" / OWNER_FILE
         said = json.loads(path.read_bytes())
         assert is_owner(tmp_path) is True
         path.write_text(json.dumps({**said, "pid": said["pid"] + 1}))
@@ -68,10 +69,10 @@ def test_a_killed_owner_leaves_the_output_free(tmp_path: Path) -> None:
     """After kill -9 the kernel drops the locks, and the files that remain mean nothing."""
     with holder(lambda: Ownership(tmp_path).__enter__()) as pid:
         os.kill(pid, 9)
-    assert (tmp_path / "reput" / LOCK_NAME).exists()
-    assert json.loads((tmp_path / "reput" / OWNER_NAME).read_text())["pid"] == pid
+    assert (tmp_path / "reput" / OWNER_LOCK_FILE).exists()
+    assert json.loads((tmp_path / "reput" / OWNER_FILE).read_text())["pid"] == pid
     with Ownership(tmp_path):
-        owner = json.loads((tmp_path / "reput" / OWNER_NAME).read_text())
+        owner = json.loads((tmp_path / "reput" / OWNER_FILE).read_text())
         assert owner["pid"] == os.getpid()
 
 
@@ -80,7 +81,7 @@ def test_removed_lock_files_free_nothing(tmp_path: Path) -> None:
     with holder(lambda: Ownership(tmp_path).__enter__()) as pid:
         os.kill(pid, signal.SIGSTOP)
         os.waitpid(pid, os.WUNTRACED)
-        (tmp_path / "reput" / LOCK_NAME).unlink()
+        (tmp_path / "reput" / OWNER_LOCK_FILE).unlink()
         (tmp_path / "lock").unlink()
         try:
             with pytest.raises(OwnershipError, match=f"process {pid} on "):
@@ -136,7 +137,7 @@ def test_a_broker_does_not_start_while_we_own_its_store(tmp_path: Path) -> None:
 def test_a_damaged_owner_file_is_an_unknown_process(tmp_path: Path, text: str) -> None:
     """The refusal stands; only the name is missing."""
     with holder(lambda: Ownership(tmp_path).__enter__()):
-        path = tmp_path / "reput" / OWNER_NAME
+        path = tmp_path / "reput" / OWNER_FILE
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
         with pytest.raises(OwnershipError, match="unknown process"):
             own(tmp_path)

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from reput.checkpoints.spark_checkpoint import (
-    START_NAME,
     DamagedCheckpointError,
     SparkPosition,
     move_aside,
@@ -26,6 +25,7 @@ from reput.checkpoints.spark_checkpoint import (
     read_start,
     rewind,
 )
+from reput.store.files import SPARK_START_FILE
 from reput.store.state.logoffset import offset_json
 
 STORE = "0123456789abcdef0123456789abcdef"
@@ -173,7 +173,7 @@ def test_a_file_of_zeros_is_damage(case: Case, tmp_path: Path) -> None:
     for path in files_of(directory):
         whole = path.read_bytes()
         path.write_bytes(bytes(len(whole)))
-        if path.name != START_NAME or not (case.expected.committed or case.expected.batch_id):
+        if path.name != SPARK_START_FILE or not (case.expected.committed or case.expected.batch_id):
             assert position_or_damage(directory) is None, path
         else:
             assert position_or_damage(directory) in (None, case.expected)

@@ -13,16 +13,10 @@ from pathlib import Path
 import pytest
 
 from reput.checkpoints.ownership import Ownership
-from reput.checkpoints.swap import (
-    ASIDE_DIRECTORY,
-    build_root,
-    check_swappable,
-    drop_replaced,
-    finish_swap,
-    swap_in,
-)
+from reput.checkpoints.swap import build_root, check_swappable, drop_replaced, finish_swap, swap_in
 from reput.store import fsops
 from reput.store.errors import OutputError, OwnershipError, StoreError, UsageError
+from reput.store.files import ASIDE_DIRECTORY
 from tests.support.golden import tree
 from tests.support.processes import holder, is_killed_at
 

@@ -21,9 +21,10 @@ import pytest
 from reput.checkpoints.watermark import WatermarkFile, new_store_id
 from reput.store import fsops
 from reput.store.errors import NoSpaceError, OutputError, OwnershipError, SyncError
+from reput.store.files import WATERMARK_FILE
 from reput.store.log.commitlog import CommitLog
 from reput.store.state.output import fingerprint
-from reput.store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark, read_watermark
+from reput.store.state.watermark import SLOT_SIZE, Watermark, read_watermark
 from tests.support.processes import fork, is_killed_at
 from tests.support.wire import read_log
 
@@ -60,7 +61,7 @@ def test_a_watermark_is_read_back(tmp_path: Path) -> None:
 def test_slots_are_laid_out_as_documented(tmp_path: Path) -> None:
     """Two slots, written in turn; every field at its offset, the CRC over the 76 bytes before."""
     write(tmp_path, 1000, 2000)
-    data = (tmp_path / FILE_NAME).read_bytes()
+    data = (tmp_path / WATERMARK_FILE).read_bytes()
     assert len(data) == 2 * SLOT_SIZE
     for slot, end, sequence in ((data[SLOT_SIZE:], 1000, 1), (data[:SLOT_SIZE], 2000, 2)):
         assert slot[:8] == b"REPUTWM1"
@@ -75,7 +76,7 @@ def test_slots_are_laid_out_as_documented(tmp_path: Path) -> None:
 def test_every_damaged_byte_of_a_slot_makes_the_other_count(tmp_path: Path) -> None:
     """Each bit of the newer slot flipped: the older position, never another one."""
     older, newer = write(tmp_path, 1000, 2000)
-    path = tmp_path / FILE_NAME
+    path = tmp_path / WATERMARK_FILE
     data = bytearray(path.read_bytes())
     at = newer.sequence % 2 * SLOT_SIZE
     for index in range(at, at + USED):
@@ -93,15 +94,15 @@ def test_every_damaged_byte_of_a_slot_makes_the_other_count(tmp_path: Path) -> N
 def test_a_torn_write_leaves_the_watermark_before_it(tmp_path: Path) -> None:
     """The third write stored up to any byte over the first one's slot: second or third counts."""
     write(tmp_path, 1000, 2000)
-    before = (tmp_path / FILE_NAME).read_bytes()
+    before = (tmp_path / WATERMARK_FILE).read_bytes()
     second = read_watermark(tmp_path)
     third = write(tmp_path, 3000)[0]
-    after = (tmp_path / FILE_NAME).read_bytes()
+    after = (tmp_path / WATERMARK_FILE).read_bytes()
     at = third.sequence % 2 * SLOT_SIZE
     results = set()
     for torn in range(USED + 1):
         stored = before[:at] + after[at : at + torn] + before[at + torn :]
-        (tmp_path / FILE_NAME).write_bytes(stored)
+        (tmp_path / WATERMARK_FILE).write_bytes(stored)
         found = read_watermark(tmp_path)
         assert found in (second, third)
         results.add(found)
@@ -110,7 +111,7 @@ def test_a_torn_write_leaves_the_watermark_before_it(tmp_path: Path) -> None:
         assert read_watermark(tmp_path) == goes_on
         assert found is not None
         assert goes_on.sequence == found.sequence + 1
-        assert found.pack() in (tmp_path / FILE_NAME).read_bytes()
+        assert found.pack() in (tmp_path / WATERMARK_FILE).read_bytes()
     assert results == {second, third}
 
 
@@ -118,7 +119,7 @@ def test_a_torn_write_leaves_the_watermark_before_it(tmp_path: Path) -> None:
 def test_a_cut_file_never_gives_another_position(tmp_path: Path, length: int) -> None:
     """Shorter than it was: what is whole counts, and the next write makes it whole again."""
     older, newer = write(tmp_path, 1000, 2000)
-    path = tmp_path / FILE_NAME
+    path = tmp_path / WATERMARK_FILE
     path.write_bytes(path.read_bytes()[:length])
     assert read_watermark(tmp_path) in (None, older, newer)
     written = write(tmp_path, 3000)[0]
@@ -160,7 +161,7 @@ def test_a_failed_write_keeps_the_old_watermark(
     file = WatermarkFile(tmp_path)
     before = file.current
     monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints(point))
-    with pytest.raises(error, match=FILE_NAME):
+    with pytest.raises(error, match=WATERMARK_FILE):
         file.advance(replace(FIRST, end_offset=3000))
     assert file.current == before
     if error is SyncError:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.checkpoints import STATE_DIRECTORY
+from reput.store.files import STATE_DIRECTORY
 from reput.store.state.watermark import read_watermark
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import REPUT, ROOT, kill_tree, reput_json

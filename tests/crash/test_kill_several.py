@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from reput.store.state.watermark import STATE_DIRECTORY, read_watermark
+from reput.store.files import STATE_DIRECTORY
+from reput.store.state.watermark import read_watermark
 from reput.streaming.supervisor import Supervisor
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload

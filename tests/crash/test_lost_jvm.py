@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from reput.store.state.watermark import STATE_DIRECTORY, read_watermark
+from reput.store.files import STATE_DIRECTORY
+from reput.store.state.watermark import read_watermark
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import REPUT, ROOT, kill_tree
 from tests.support.golden import difference, unpack_golden

@@ -19,9 +19,9 @@ import pyarrow as pa
 import reput.upkeep.checkpoints
 import reput.upkeep.expiry
 import reput.upkeep.rebuild
-from reput.checkpoints import STATE_DIRECTORY
 from reput.checkpoints.rewind import Target
 from reput.store.config import OnQueueGap, StoreSettings, read_store_settings
+from reput.store.files import STATE_DIRECTORY
 from reput.store.queue import unsynced
 from reput.store.rows.rowform import AS_STORED, RowForm
 from reput.store.state.built import settings_of

@@ -14,8 +14,8 @@ import psutil
 import pytest
 import yaml
 
-from reput.checkpoints import FOLLOWERS_DIRECTORY, STATE_DIRECTORY
 from reput.store.config import read_store_settings
+from reput.store.files import FOLLOWERS_DIRECTORY, STATE_DIRECTORY
 from reput.store.log.record import Record
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from reput.checkpoints import STATE_DIRECTORY
-from reput.checkpoints.swap import ASIDE_DIRECTORY, build_root
+from reput.checkpoints.swap import build_root
+from reput.store.files import ASIDE_DIRECTORY, STATE_DIRECTORY
 from reput.store.state.watermark import read_watermark
 from tests.support.cli import kill_tree, reput
 from tests.support.golden import difference

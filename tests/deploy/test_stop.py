@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from reput.checkpoints import STATE_DIRECTORY
 from reput.store.config import read_store_settings
+from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import Window, walk
 from reput.store.state.watermark import read_watermark

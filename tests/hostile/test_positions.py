@@ -13,7 +13,6 @@ import pytest
 
 from reput.checkpoints.spark_checkpoint import (
     MAX_FILE_BYTES,
-    START_NAME,
     DamagedCheckpointError,
     pin_start,
     read_position,
@@ -21,11 +20,12 @@ from reput.checkpoints.spark_checkpoint import (
 )
 from reput.cli.serve import serve
 from reput.store import configjson, jsontext
+from reput.store.files import LEDGER_FILE, SPARK_START_FILE, STATE_DIRECTORY
 from reput.store.privatecache import private_directory
 from reput.store.state.built import BuildRecord
-from reput.store.state.ledger import FILE_NAME, Ledger, LedgerEntry, read_counts
+from reput.store.state.ledger import Ledger, LedgerEntry, read_counts
 from reput.store.state.logoffset import offset_json, parse_offset
-from reput.store.state.watermark import STATE_DIRECTORY, read_watermark
+from reput.store.state.watermark import read_watermark
 from tests.hostile.stores import sound_log
 from tests.support.small_store import SmallStore
 
@@ -62,11 +62,11 @@ def test_case_23_offsets_that_are_none(tmp_path: Path, case: str) -> None:
     (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{text}")
     with pytest.raises(DamagedCheckpointError):
         read_position(tmp_path, STORE)
-    (tmp_path / START_NAME).write_text(text)
+    (tmp_path / SPARK_START_FILE).write_text(text)
     assert read_start(tmp_path, STORE) is None
 
 
-FILES = ("metadata", "offsets/0", "commits/0", START_NAME)
+FILES = ("metadata", "offsets/0", "commits/0", SPARK_START_FILE)
 KINDS = ("100 MB", "a pipe", "a directory", "a device", "deep", "a deep second line")
 
 
@@ -85,7 +85,7 @@ def test_case_23_checkpoint_files_that_are_none(tmp_path: Path, name: str, kind:
     line = json.dumps(offset_json(found.store_id, store.end))
     (spark / "offsets" / "0").write_text(f"v1\n{{}}\n{line}")
     pin_start(spark, spark, found.store_id, 0)
-    if name != START_NAME:
+    if name != SPARK_START_FILE:
         (spark / "commits" / "0").write_text("v1\n{}")
     assert read_position(spark, found.store_id) is not None
     path = spark / name
@@ -126,7 +126,7 @@ LINES = {
 def test_case_23_ledger_lines_that_are_none(tmp_path: Path, case: str) -> None:
     """Counted as damaged, kept as evidence, and in nobody's way."""
     entry = LedgerEntry(5, 9, "bad_magic", "Topic", 1)
-    (tmp_path / FILE_NAME).write_bytes(LINES[case] + b"\n" + entry.to_json().encode() + b"\n")
+    (tmp_path / LEDGER_FILE).write_bytes(LINES[case] + b"\n" + entry.to_json().encode() + b"\n")
     assert {(one.reason, one.ranges) for one in read_counts(tmp_path)} == {
         ("bad_magic", 1), ("damaged_line", 1),
     }  # fmt: skip
@@ -135,7 +135,7 @@ def test_case_23_ledger_lines_that_are_none(tmp_path: Path, case: str) -> None:
     assert ledger.add(LedgerEntry(6, 9, "bad_magic"))
     ledger.sync()
     ledger.truncate(6)
-    assert (tmp_path / FILE_NAME).read_bytes().startswith(LINES[case] + b"\n")
+    assert (tmp_path / LEDGER_FILE).read_bytes().startswith(LINES[case] + b"\n")
 
 
 def test_case_23_json_that_is_deep(tmp_path: Path) -> None:

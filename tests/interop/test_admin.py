@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from reput.store import configjson
+from reput.store.files import CONSUMER_OFFSET_FILE
 from reput.store.log import properties
 from reput.store.log.record import Record
-from reput.store.state.consumeroffset import CONSUMER_OFFSET_FILE
 from tests.interop.clients import WAIT_SECONDS, Consumer, serving
 from tests.interop.rocketmq import (
     OLD_CLIENT,

@@ -21,8 +21,8 @@ import pytest
 
 from reput.checkpoints.watermark import WatermarkFile
 from reput.store import configjson
+from reput.store.files import CONSUMER_OFFSET_FILE
 from reput.store.log.record import Record
-from reput.store.state.consumeroffset import CONSUMER_OFFSET_FILE
 from reput.store.state.watermark import Watermark
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload

@@ -22,16 +22,11 @@ from reput.readers.messagefilter import MessageFilter
 from reput.readers.messagestore import MessageStore
 from reput.readers.offsetreset import change_offsets, reset_to_earliest, skip
 from reput.store.errors import OwnershipError, UsageError
+from reput.store.files import LEDGER_FILE, SERVE_DIRECTORY
 from reput.store.log.record import Record
 from reput.store.state.brokerlock import BrokerLock
-from reput.store.state.consumeroffset import (
-    SERVE_DIRECTORY,
-    ConsumerOffsetFile,
-    TopicGroup,
-    read_committed,
-)
+from reput.store.state.consumeroffset import ConsumerOffsetFile, TopicGroup, read_committed
 from reput.store.state.groupmembers import lock_group_alone
-from reput.store.state.ledger import FILE_NAME as LEDGER
 from tests.support.golden import destroy, log_records, tree, unpack_golden
 from tests.support.live_store import LiveStore
 from tests.support.plain_queues import PlainMessage, plain_queue, queue_directories
@@ -393,7 +388,7 @@ def test_removed_and_damaged_messages_are_told(
     # it is listed once, whoever skips it
     with Consumer(root, "other", {topic: None}, from_where=FIRST) as consumer:
         drained(consumer)
-    (line,) = (root / SERVE_DIRECTORY / LEDGER).read_text().splitlines()
+    (line,) = (root / SERVE_DIRECTORY / LEDGER_FILE).read_text().splitlines()
     assert json.loads(line) == {
         "physical_offset": damaged, "end_physical_offset": damaged, "reason": "damaged_record",
         "topic": topic,

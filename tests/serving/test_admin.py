@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from reput.store import configjson
+from reput.store.files import CONSUMER_OFFSET_FILE
 from reput.store.log import properties
-from reput.store.state.consumeroffset import CONSUMER_OFFSET_FILE
 from tests.readers.stores import SmallStore
 from tests.support.golden import log_records, unpack_golden
 from tests.support.remoting import Answer, Client, heartbeat, served

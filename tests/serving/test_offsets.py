@@ -18,14 +18,9 @@ from reput.serving import offsets, offsetwriter
 from reput.serving.config import FirstPosition
 from reput.store import configjson
 from reput.store.errors import NoSpaceError, OwnershipError, StoreError
+from reput.store.files import CONSUMER_OFFSET_FILE
 from reput.store.state.brokerlock import BrokerLock
-from reput.store.state.consumeroffset import (
-    CONSUMER_OFFSET_FILE,
-    ConsumerOffsetFile,
-    Offsets,
-    TopicGroup,
-    read_committed,
-)
+from reput.store.state.consumeroffset import ConsumerOffsetFile, Offsets, TopicGroup, read_committed
 from tests.interop.clients import serving
 from tests.readers.stores import QUEUE_FILE_SIZE, SmallStore
 from tests.support.golden import unpack_golden

@@ -9,7 +9,7 @@ import pytest
 
 from reput.serving import holds
 from reput.store import configjson
-from reput.store.state.consumeroffset import CONSUMER_OFFSET_FILE
+from reput.store.files import CONSUMER_OFFSET_FILE
 from tests.support.golden import log_records, unpack_golden
 from tests.support.remoting import Client, heartbeat, served_stores
 

@@ -22,7 +22,7 @@ from reput.store import fsops
 from reput.store.brokerconf import parse_properties
 from reput.store.config import read_store_settings
 from reput.store.errors import NoSpaceError, UsageError
-from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
+from reput.store.files import BATCH_CONSUME_QUEUE_DIRECTORY
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.queuetype import find_batch_topics
 from reput.store.runs.dispatch import DispatchCounts

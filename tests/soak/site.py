@@ -21,8 +21,9 @@ import psutil
 
 from reput.sinks.delta.table import DeltaTarget
 from reput.store.config import read_store_settings
+from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import offset_to_file_name
-from reput.store.state.watermark import STATE_DIRECTORY, Watermark, read_watermark
+from reput.store.state.watermark import Watermark, read_watermark
 from tests.soak.consumer import Consumer
 from tests.soak.madelog import FILE_SIZE, write_settings
 from tests.support.cli import REPUT, ROOT, kill_tree

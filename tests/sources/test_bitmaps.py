@@ -12,6 +12,7 @@ from reput.filters import consumers
 from reput.sources.bitmaps import BitMaps
 from reput.store.config import read_store_settings
 from reput.store.errors import StoreError
+from reput.store.files import CONSUMER_FILTER_FILE
 from reput.store.log import java, properties, record
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.record import Record
@@ -47,7 +48,7 @@ def random_store(rng: random.Random, root: Path, messages: int) -> wire.PlainLog
         for topic, expressions in EXPRESSIONS.items()
     }
     (root / "config").mkdir()
-    (root / consumers.CONSUMER_FILTER_FILE).write_text(json.dumps({"filterDataByTopic": topics}))
+    (root / CONSUMER_FILTER_FILE).write_text(json.dumps({"filterDataByTopic": topics}))
     return log
 
 
@@ -66,9 +67,7 @@ def test_bit_maps_are_those_of_each_record(tmp_path: Path, seed: int) -> None:
     settings = read_store_settings(tmp_path)
     log = CommitLog(settings.commit_log_directories)
     runs = BitMaps(log, settings).added_to(scanned(log, plain.end))
-    filters = consumers.from_json(
-        json.loads((tmp_path / consumers.CONSUMER_FILTER_FILE).read_text())
-    )
+    filters = consumers.from_json(json.loads((tmp_path / CONSUMER_FILTER_FILE).read_text()))
     seen = set()
     for run in runs:
         topic = java.decode(run.topic)

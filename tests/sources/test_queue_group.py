@@ -22,12 +22,8 @@ from reput.readers.offsetreset import change_offsets, reset_to_earliest
 from reput.sources.queueoptions import ConsumeQueueOptions
 from reput.store.errors import OwnershipError, UsageError
 from reput.store.filelocks import lock
-from reput.store.state.consumeroffset import (
-    JOURNALS,
-    ConsumerOffsetFile,
-    TopicGroup,
-    read_committed,
-)
+from reput.store.files import OFFSET_JOURNALS
+from reput.store.state.consumeroffset import ConsumerOffsetFile, TopicGroup, read_committed
 from tests.sources.test_queue_contract import ends_of, stream_reader
 from tests.sources.test_queue_rows import batch_reader, rows_of
 from tests.sources.test_queue_stream import Growing, found, start
@@ -84,7 +80,7 @@ def test_a_query_begins_where_the_group_is_and_commits_what_it_did(
     assert committed(growing.output) == first
     growing.build(len(growing.records))
     # Spark does not wait until the planner of a query that has ended is gone
-    ended = lock(growing.output / JOURNALS[0], patience=None)
+    ended = lock(growing.output / OFFSET_JOURNALS[0], patience=None)
     assert ended is not None
     ended.release()
     with MessageStore(growing.store, output=growing.output) as store:

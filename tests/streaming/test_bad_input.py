@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from reput.checkpoints import STATE_DIRECTORY
 from reput.store.config import OnQueueGap
 from reput.store.errors import CorruptRecordError, QueueGapError
+from reput.store.files import STATE_DIRECTORY
 from reput.store.log.record import Record, encode
 from reput.store.queue.consumequeue import ConsumeQueueFiles, list_queues
 from reput.workload.appender import Appender

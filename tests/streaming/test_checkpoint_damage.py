@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from reput.checkpoints import SPARK_DIRECTORY, STATE_DIRECTORY
+from reput.store.files import SPARK_DIRECTORY, STATE_DIRECTORY
 from reput.streaming.progress import Progress
 from tests.streaming.test_golden import dispatch
 from tests.support.golden import difference, unpack_golden

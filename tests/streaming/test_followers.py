@@ -12,11 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from reput.checkpoints import FOLLOWERS_DIRECTORY
 from reput.checkpoints.followers import FollowerState, read_follower_states, write_follower_state
 from reput.sinks.delta.table import DeltaTarget
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.errors import NoSpaceError, OutputError, StoreError
+from reput.store.files import FOLLOWERS_DIRECTORY
 from reput.store.rows.rowform import AS_STORED, DEFAULT_FORM, RowForm
 from reput.streaming import followers
 from reput.streaming.config import DispatcherConfig

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from reput.store.files import LEDGER_FILE
 from reput.store.state.built import settings_of
-from reput.store.state.ledger import FILE_NAME as LEDGER
 from reput.streaming.indexes import Indexes
 from tests.support.configs import configured
 from tests.support.derived_output import DerivedOutput
@@ -47,6 +47,8 @@ def test_a_jump_in_a_light_queue_is_listed_once(ram_path: Path, seed: int) -> No
     for border in sorted(rng.sample(starts[1:], 3)):
         output.start(part=lambda _, border=border: border)
     output.start()
-    ledgers = [(found.state / LEDGER).read_text("utf-8").splitlines() for found in (output, whole)]
+    ledgers = [
+        (found.state / LEDGER_FILE).read_text("utf-8").splitlines() for found in (output, whole)
+    ]
     assert sorted(ledgers[0]) == sorted(ledgers[1])
     assert ledgers[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.store.state.watermark import FILE_NAME
+from reput.store.files import WATERMARK_FILE
 from reput.streaming.config import DispatcherConfig
 from tests.support.small_store import SmallStore
 from tests.support.sparkless import running
@@ -75,7 +75,7 @@ def test_no_unit_of_an_ended_batch_stays_in_a_lost_range(tmp_path: Path) -> None
     """Retention takes messages whose units a killed run had written beyond the watermark."""
     store = SmallStore(tmp_path, log_of([100]))
     begin(store)
-    path = store.output.state / FILE_NAME
+    path = store.output.state / WATERMARK_FILE
     before = path.read_bytes()
     store.output.start()
     path.write_bytes(before)
@@ -103,7 +103,7 @@ def test_a_watermark_lost_before_the_first_batch(tmp_path: Path) -> None:
     """The first message has no unit, but its key is indexed."""
     store = SmallStore(tmp_path, log_of([100, 100], queue_id=-1))
     begin(store)
-    path = store.output.state / FILE_NAME
+    path = store.output.state / WATERMARK_FILE
     path.write_bytes(bytes(path.stat().st_size))
     store.output.verify(repair=True)
     store.output.start()

@@ -16,8 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reput.checkpoints import STATE_DIRECTORY
-from reput.checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME
+from reput.store.files import ASIDE_DIRECTORY, STATE_DIRECTORY, SWAP_JOURNAL_FILE
 from reput.store.state.built import BuildRecord
 from reput.store.state.watermark import read_watermark
 from tests.support.index_model import read_content
@@ -114,7 +113,9 @@ class Case:
 
     def _renumber(self, image: Image) -> None:
         """Put the new inodes into a swap's journal; a real disk would have kept the old ones."""
-        journal = next((path for path in image.tree if path.endswith(f"/{JOURNAL_NAME}")), None)
+        journal = next(
+            (path for path in image.tree if path.endswith(f"/{SWAP_JOURNAL_FILE}")), None
+        )
         if journal is None:
             return
         now = {

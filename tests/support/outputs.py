@@ -11,13 +11,14 @@ from reput.checkpoints.watermark import WatermarkFile
 from reput.sinks.index.consumequeue import ConsumeQueueWriter
 from reput.store import fsops
 from reput.store.config import OnQueueGap
+from reput.store.files import LEDGER_FILE
 from reput.store.log import record
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.record import Record
 from reput.store.queue.consumequeue import QueueKey, topic_directory
 from reput.store.runs.dispatch import DispatchBatch, DispatchCounts
 from reput.store.runs.scan import scan_in_one_piece
-from reput.store.state.ledger import FILE_NAME, Ledger
+from reput.store.state.ledger import Ledger
 from reput.store.state.watermark import Watermark, read_watermark
 from tests.support.ext_model import Message, with_details
 from tests.support.golden import tree
@@ -73,7 +74,7 @@ class Setup:
 
     def ledger_lines(self) -> list[dict[str, object]]:
         """Every ledger entry, in the order of the log."""
-        path = self.state / FILE_NAME
+        path = self.state / LEDGER_FILE
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         found: list[dict[str, object]] = [json.loads(line) for line in lines]
         return sorted(found, key=lambda entry: (str(entry["reason"]), entry["physical_offset"]))

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reput.store.errors import OutputError, ReputError, SyncError
-from reput.store.state.watermark import FILE_NAME, SLOT_SIZE, Watermark
+from reput.store.files import WATERMARK_FILE
+from reput.store.state.watermark import SLOT_SIZE, Watermark
 from tests.crash.work import Note, Work
 from tests.crash.workloads import NAMES
 from tests.support.crash_images import DONE, WATERMARK, Outcome, Told
@@ -143,7 +144,7 @@ class FaultBench(Bench):
 
     def _check_told(self, found: Interrupted, place: str) -> None:
         end = found.told.get(WATERMARK)
-        data = self._disk(found).get(f"output/reput/{FILE_NAME}") or b""
+        data = self._disk(found).get(f"output/reput/{WATERMARK_FILE}") or b""
         slots = [Watermark.unpack(data[at:]) for at in (0, SLOT_SIZE)]
         valid = [slot for slot in slots if slot is not None]
         durable = max(valid, key=lambda slot: slot.sequence).end_offset if valid else None

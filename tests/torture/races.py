@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reput.checkpoints.ownership import LOCK_NAME
 from reput.checkpoints.watermark import WatermarkFile
 from reput.store.errors import OwnershipError, ReputError
-from reput.store.state.brokerlock import FILE_NAME as BROKER_LOCK
-from reput.store.state.watermark import STATE_DIRECTORY, read_watermark
+from reput.store.files import BROKER_LOCK_FILE, OWNER_LOCK_FILE, STATE_DIRECTORY
+from reput.store.state.watermark import read_watermark
 from tests.crash.work import Note, Work
 from tests.crash.workloads import NAMES
 from tests.support.crash_images import WATERMARK
@@ -214,8 +213,8 @@ class RaceBench(Bench):
         is_lock_removed = rng.random() < 0.7
         try:
             if is_lock_removed:
-                (self.workloads.output / STATE_DIRECTORY / LOCK_NAME).unlink()
-                (self.workloads.output / BROKER_LOCK).unlink()
+                (self.workloads.output / STATE_DIRECTORY / OWNER_LOCK_FILE).unlink()
+                (self.workloads.output / BROKER_LOCK_FILE).unlink()
             resume = lambda _: self._resume(work)  # noqa: E731
             second = self._start(1, resume, sees_locks=not is_elsewhere).wait()
         finally:

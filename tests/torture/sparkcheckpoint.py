@@ -13,7 +13,8 @@ from pathlib import Path
 
 from reput.checkpoints.agreement import Built
 from reput.checkpoints.reconcile import make_plan
-from reput.checkpoints.spark_checkpoint import START_NAME, pin_start, rewind
+from reput.checkpoints.spark_checkpoint import pin_start, rewind
+from reput.store.files import SPARK_START_FILE
 from reput.store.log.cursor import LogTail
 from reput.store.state.logoffset import offset_json
 from reput.store.state.watermark import Watermark, read_watermark
@@ -73,7 +74,7 @@ def _where_spark_goes_on(directory: Path) -> int:
     if last in commits:
         return _offset(offsets[last])
     if last == 0:
-        start: int = json.loads((directory / START_NAME).read_text())["offset"]
+        start: int = json.loads((directory / SPARK_START_FILE).read_text())["offset"]
         return start
     return _offset(offsets[last - 1])
 

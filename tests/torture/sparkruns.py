@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from reput.checkpoints import STATE_DIRECTORY
 from reput.store.config import read_store_settings
+from reput.store.files import STATE_DIRECTORY
 from reput.store.state.built import settings_of
 from reput.store.state.watermark import read_watermark
 from reput.upkeep.verify.run import verify

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from reput.checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME
 from reput.store.errors import StoreError
+from reput.store.files import ASIDE_DIRECTORY, SWAP_JOURNAL_FILE
 from reput.streaming.config import DispatcherConfig
 from reput.upkeep.rebuild import rebuild
 from tests.cli.test_errors import assert_one_line
@@ -83,7 +83,7 @@ def rebuild_killed(site: Site) -> None:
     (number, *_) = [n for n, (name, _) in enumerate(calls.made, 1) if name == "renameat2"]
     with Faults(site.output.root, number, "EIO"), suppress(StoreError):
         rebuild(config, threading.Event(), build=sparkless)
-    assert (site.output.root / ASIDE_DIRECTORY / JOURNAL_NAME).exists()
+    assert (site.output.root / ASIDE_DIRECTORY / SWAP_JOURNAL_FILE).exists()
 
 
 def index_gone(site: Site) -> None:

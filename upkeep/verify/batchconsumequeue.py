@@ -9,11 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from reput.store.queue.batchconsumequeue import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    BatchConsumeQueueFiles,
-    checked_file_size,
-)
+from reput.store.files import BATCH_CONSUME_QUEUE_DIRECTORY
+from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles, checked_file_size
 from reput.store.queue.consumequeue import QueueFiles
 from reput.store.runs.batchplacing import (
     BatchesDropped,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from reput.sinks.index.consumequeueext import QueueExt
 from reput.store.config import OnQueueGap
+from reput.store.files import CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY
 from reput.store.queue.consumequeue import (
-    CONSUME_QUEUE_DIRECTORY,
     CQ_STORE_UNIT_SIZE,
     PRE_BLANK,
     UNIT_DTYPE,
@@ -21,7 +21,6 @@ from reput.store.queue.consumequeue import (
     QueueKey,
     list_queues,
 )
-from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
 from reput.store.runs.dispatch import Run
 from reput.store.runs.placing import (
     Dropped,

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from reput.store.files import CONSUME_QUEUE_EXT_DIRECTORY
 from reput.store.log.commitlog import offset_to_file_name
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.consumequeueext import (
-    CONSUME_QUEUE_EXT_DIRECTORY,
     END_BLANK_DATA_LENGTH,
     END_MARK,
     EXT_UNIT_DTYPE,

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.store import fsops
+from reput.store.files import INDEX_DIRECTORY
 from reput.store.index import indexkernel
 from reput.store.index.indexfile import (
     HASH_SLOT_DTYPE,
-    INDEX_DIRECTORY,
     INDEX_ENTRY_DTYPE,
     INDEX_HEADER_SIZE,
     INDEX_SIZE,

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
+from reput.store.files import LEDGER_FILE, STATE_DIRECTORY, WATERMARK_FILE
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange
 from reput.store.log.status import Status
-from reput.store.state.ledger import FILE_NAME as LEDGER
-from reput.store.state.watermark import FILE_NAME as WATERMARK
-from reput.store.state.watermark import STATE_DIRECTORY
 
 TORN_TAIL = "torn_tail"
 
@@ -51,7 +49,7 @@ class LogDamage:
 def damage_advice(settings: StoreSettings, output: Path) -> str:
     """Return what to do about the damage."""
     state, lost = output / STATE_DIRECTORY, ""
-    if (state / WATERMARK).exists():
+    if (state / WATERMARK_FILE).exists():
         again = command_line("run", settings.root, output, "--replay-from", "earliest", "--once")
-        lost = f" (if instead {state / LEDGER} was lost, list it again: {again})"
+        lost = f" (if instead {state / LEDGER_FILE} was lost, list it again: {again})"
     return f"restore it from a copy, then verify again{lost}"

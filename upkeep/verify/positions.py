@@ -11,14 +11,13 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from reput.store import fsops
+from reput.store.files import LEDGER_FILE, STORE_CHECKPOINT_FILE, WATERMARK_FILE
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import Window, walk
 from reput.store.log.record import Record
 from reput.store.state import storecheckpoint
-from reput.store.state.ledger import FILE_NAME as LEDGER
 from reput.store.state.ledger import Ledger, LedgerEntry, read_entry
 from reput.store.state.storecheckpoint import StoreCheckpoint, may_start_record
-from reput.store.state.watermark import FILE_NAME as WATERMARK
 from reput.store.state.watermark import SLOT_SIZE, USED_SIZE, Watermark
 from reput.upkeep.verify.difference import Damage, Difference, LogRange
 
@@ -41,14 +40,16 @@ def _difference(
 
 def watermark_differences(state: Path) -> list[Difference]:
     """Return the damage of a state directory's watermark file; none where there is no file."""
-    path = state / WATERMARK
+    path = state / WATERMARK_FILE
     if not path.exists():
         return []
-    data, name = path.read_bytes(), f"{state.name}/{WATERMARK}"
+    data, name = path.read_bytes(), f"{state.name}/{WATERMARK_FILE}"
     differences = []
     if len(data) != 2 * SLOT_SIZE:
         size = (len(data),)
-        differences = [_difference(WATERMARK, Damage.FILE_SIZE, name, 0, 0, (2 * SLOT_SIZE,), size)]
+        differences = [
+            _difference(WATERMARK_FILE, Damage.FILE_SIZE, name, 0, 0, (2 * SLOT_SIZE,), size)
+        ]
     parts = [data[at : at + SLOT_SIZE].ljust(SLOT_SIZE, b"\0") for at in (0, SLOT_SIZE)]
     slots = [Watermark.unpack(part) for part in parts]
     newest = max((slot.sequence for slot in slots if slot), default=0)
@@ -57,7 +58,9 @@ def watermark_differences(state: Path) -> list[Difference]:
         if not is_unused and (slot is None or any(part[USED_SIZE:])):
             found = None if slot is None else (slot.end_offset,)
             differences.append(
-                _difference(WATERMARK, Damage.SLOT, name, number * SLOT_SIZE, number, None, found)
+                _difference(
+                    WATERMARK_FILE, Damage.SLOT, name, number * SLOT_SIZE, number, None, found
+                )
             )
     return differences
 
@@ -69,7 +72,7 @@ def rewrite_watermark(state: Path, watermark: Watermark) -> None:
         key=lambda slot: slot.sequence % 2,
     )
     data = b"".join(slot.pack().ljust(SLOT_SIZE, b"\0") for slot in slots)
-    fsops.replace_file(state / WATERMARK, data)
+    fsops.replace_file(state / WATERMARK_FILE, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +94,11 @@ def compare_store_checkpoint(
     output: Path, log: CommitLog, bounds: StoreCheckpointBounds
 ) -> tuple[list[Difference], StoreCheckpoint]:
     """Return the damage of an output's checkpoint, and the content that it should have."""
-    path = output / storecheckpoint.FILE_NAME
+    path = output / STORE_CHECKPOINT_FILE
     data = path.read_bytes() if path.exists() else None
     found = StoreCheckpoint.read(output)
     right = _right_checkpoint(found or StoreCheckpoint(-1, -1, -1, -1, -1, -1), log, bounds)
-    name = storecheckpoint.FILE_NAME
+    name = STORE_CHECKPOINT_FILE
     if data is None:
         size = (storecheckpoint.FILE_SIZE,)
         return [_difference(name, Damage.MISSING, name, expected=size)], right
@@ -190,7 +193,7 @@ def _may_be_last(log: CommitLog, offset: int, logics: int) -> bool:
 
 def heal_store_checkpoint(output: Path, right: StoreCheckpoint) -> None:
     """Write the checkpoint anew. Raises OutputError."""
-    fsops.replace_file(output / storecheckpoint.FILE_NAME, right.encode())
+    fsops.replace_file(output / STORE_CHECKPOINT_FILE, right.encode())
 
 
 class ComparedLedger(Ledger):
@@ -216,7 +219,7 @@ class ComparedLedger(Ledger):
     def differences(self, log: LogRange) -> list[Difference]:
         """Return the lines that cannot be read, contradict the log or are missing. Where the log
         has lost its front, missing lines are not known."""
-        name = f"{self.path.parent.name}/{LEDGER}"
+        name = f"{self.path.parent.name}/{LEDGER_FILE}"
         differences, position = [], 0
         for number, line in enumerate(self._lines):
             key = _key(line)
@@ -225,13 +228,13 @@ class ComparedLedger(Ledger):
                 text = line.decode("utf-8", "backslashreplace")
                 expected = None if right is None else (right,)
                 differences.append(
-                    _difference(LEDGER, Damage.LINE, name, position, number, expected, (text,))
+                    _difference(LEDGER_FILE, Damage.LINE, name, position, number, expected, (text,))
                 )
             position += len(line) + 1
         if log.start == 0:
             for number, text in enumerate(self._missing(), len(self._lines)):
                 differences.append(
-                    _difference(LEDGER, Damage.LINE, name, position, number, (text,))
+                    _difference(LEDGER_FILE, Damage.LINE, name, position, number, (text,))
                 )
         return differences
 

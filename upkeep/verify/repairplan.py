@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import PurePosixPath
 
-from reput.store.index.indexfile import INDEX_DIRECTORY
-from reput.store.queue.consumequeue import CONSUME_QUEUE_DIRECTORY
-from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
-from reput.store.state.storecheckpoint import FILE_NAME as CHECKPOINT
-from reput.store.state.watermark import FILE_NAME as WATERMARK
-from reput.store.state.watermark import STATE_DIRECTORY
+from reput.store.files import (
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    INDEX_DIRECTORY,
+    STATE_DIRECTORY,
+    STORE_CHECKPOINT_FILE,
+    WATERMARK_FILE,
+)
 from reput.upkeep.verify.difference import Damage, Difference
 
 _QUEUE_CHANGES = {
@@ -48,8 +50,10 @@ def planned_changes(differences: Sequence[Difference], replay_from: int | None) 
                 yield Change(path, _FILE_CHANGES.get(min(damages), "written anew"))
 
     if replay_from is not None:
-        yield Change(f"{STATE_DIRECTORY}/{WATERMARK}", f"lowered to {replay_from}")
-        yield Change(CHECKPOINT, "its logicsPhysicalOffset, if it has one, is lowered as well")
+        yield Change(f"{STATE_DIRECTORY}/{WATERMARK_FILE}", f"lowered to {replay_from}")
+        yield Change(
+            STORE_CHECKPOINT_FILE, "its logicsPhysicalOffset, if it has one, is lowered as well"
+        )
 
 
 def _owner(one: Difference) -> tuple[str, str | None, int | None]:

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reput.checkpoints import ABORT_FILE, STATE_DIRECTORY
 from reput.checkpoints.agreement import Built
 from reput.checkpoints.ownership import Ownership
 from reput.checkpoints.reconcile import watermark_of
@@ -25,13 +24,18 @@ from reput.store import fsops
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogError, OutputError, StoreError, UsageError
+from reput.store.files import (
+    ABORT_FILE,
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    STATE_DIRECTORY,
+    WATERMARK_FILE,
+)
 from reput.store.index.indexfile import IndexLayout
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange, LogTail
 from reput.store.log.record import SIZE_MAGIC_LENGTH
 from reput.store.log.status import Status
-from reput.store.queue.batchconsumequeue import BATCH_CONSUME_QUEUE_DIRECTORY
-from reput.store.queue.consumequeueext import CONSUME_QUEUE_EXT_DIRECTORY
 from reput.store.queue.placement import unit_queue_offset
 from reput.store.queue.queuetype import find_batch_topics
 from reput.store.runs.dispatch import DispatchBatch, DispatchCounts, Run, Wanted
@@ -46,7 +50,6 @@ from reput.store.state.storecheckpoint import (
     keeps_logics_physical_offset,
     lower_logics_physical_offset,
 )
-from reput.store.state.watermark import FILE_NAME as WATERMARK
 from reput.store.state.watermark import Watermark, read_watermark
 from reput.streaming.progress import ReadProgress
 from reput.upkeep.verify.batchconsumequeue import BatchConsumeQueueVerifier
@@ -366,7 +369,7 @@ class _Pass:
         """Look at what follows the log's end, which dispatchers wait for and a broker cuts when it
         starts: its queues may have a unit of it."""
         scope, log = self._scope, self._log
-        is_ours = (self._state / WATERMARK).exists()
+        is_ours = (self._state / WATERMARK_FILE).exists()
         # by then a broker may have written the rest of it
         if not is_ours and any(log.read(scope.end, SIZE_MAGIC_LENGTH)) and scope.is_whole():
             end = scope.end + log.file_size - scope.end % log.file_size
@@ -464,7 +467,7 @@ class _Pass:
         was_cut_short = abort.exists()
         if lowered is not None:
             fsops.replace_file(abort, b"")
-        if lowered is not None or WATERMARK in kinds:
+        if lowered is not None or WATERMARK_FILE in kinds:
             rewrite_watermark(self._state, replace(watermark, epoch=watermark.epoch + 1))
         for verifier in self._verifiers:
             verifier.cut()

@@ -33,21 +33,19 @@ import numpy as np
 
 from reput.store import fsops, jsontext
 from reput.store.config import StoreSettings
-from reput.store.filetimes import identity
-from reput.store.index.indexfile import (
-    END_TIMESTAMP_POSITION,
-    INDEX_DIRECTORY,
-    IndexFiles,
-    IndexHeader,
-    IndexLayout,
-)
-from reput.store.log.commitlog import CommitLog
-from reput.store.queue.batchconsumequeue import (
+from reput.store.files import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
-    BatchConsumeQueueFiles,
-)
-from reput.store.queue.consumequeue import (
     CONSUME_QUEUE_DIRECTORY,
+    INDEX_DIRECTORY,
+    LEDGER_FILE,
+    SEAL_FILE,
+    STATE_DIRECTORY,
+)
+from reput.store.filetimes import identity
+from reput.store.index.indexfile import END_TIMESTAMP_POSITION, IndexFiles, IndexHeader, IndexLayout
+from reput.store.log.commitlog import CommitLog
+from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles
+from reput.store.queue.consumequeue import (
     PRE_BLANK_SIZE,
     ConsumeQueueFiles,
     QueueFiles,
@@ -55,13 +53,10 @@ from reput.store.queue.consumequeue import (
 )
 from reput.store.queue.mappedfilequeue import crc32_of
 from reput.store.state.built import named_settings
-from reput.store.state.ledger import FILE_NAME as LEDGER
 from reput.store.state.ledger import read_entry
-from reput.store.state.watermark import STATE_DIRECTORY
 from reput.upkeep.verify.difference import Extent
 from reput.upkeep.verify.indexbytes import read_gone, taken_extents
 
-FILE_NAME = "seal.json"
 VERSION = 1
 
 logger = logging.getLogger("reput")
@@ -141,7 +136,7 @@ class Seal:
         if _log_files(log, self.end) != left:
             return "a sealed log file has changed"
         if zlib.crc32(ledger_lines(output, self.end)) != self.ledger:
-            return f"{STATE_DIRECTORY}/{LEDGER} has changed"
+            return f"{STATE_DIRECTORY}/{LEDGER_FILE} has changed"
         return None
 
     def changed(self, root: Path, log_start: int) -> str | None:
@@ -183,7 +178,7 @@ def read_seal(
 ) -> Seal | None:
     """The seal of an output, if it holds as far as is seen without its parts."""
     try:
-        seal = Seal.from_json((output / STATE_DIRECTORY / FILE_NAME).read_bytes())
+        seal = Seal.from_json((output / STATE_DIRECTORY / SEAL_FILE).read_bytes())
         fault = seal.stale(output, settings, log, watermark_end)
     except FileNotFoundError:
         fault = "there is none"
@@ -202,7 +197,7 @@ def note_unused(fault: str) -> None:
 
 def write_seal(output: Path, seal: Seal) -> None:
     """Put a seal in place. Raises OutputError."""
-    fsops.replace_file(output / STATE_DIRECTORY / FILE_NAME, seal.to_json())
+    fsops.replace_file(output / STATE_DIRECTORY / SEAL_FILE, seal.to_json())
 
 
 def make_seal(
@@ -239,7 +234,7 @@ def make_seal(
 
 def ledger_lines(output: Path, end: int) -> bytes:
     """The lines of an output's ledger about messages before ``end``."""
-    path = output / STATE_DIRECTORY / LEDGER
+    path = output / STATE_DIRECTORY / LEDGER_FILE
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else ()
     found = [(entry, line) for line in lines if (entry := read_entry(line))]
     # a repair has given lines that could not be read a negative offset

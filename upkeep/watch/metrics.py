@@ -20,10 +20,10 @@ from reput.checkpoints.followers import read_follower_states
 from reput.checkpoints.keptstate import replaced_checkpoints
 from reput.checkpoints.ownership import is_owner
 from reput.store.errors import ReputError, error_text
+from reput.store.files import WATERMARK_FILE
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail
 from reput.store.state.ledger import LedgerCounter
-from reput.store.state.watermark import FILE_NAME as WATERMARK
 from reput.store.state.watermark import Watermark, WatermarkReader
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.measures import Durations, Measures
@@ -118,7 +118,7 @@ class RunCollector:
         watermark, output = self._watermark.read(), self._config.output
         if watermark is not None:
             yield from _of_watermark(watermark)
-            written = (self._config.state_directory / WATERMARK).stat()
+            written = (self._config.state_directory / WATERMARK_FILE).stat()
             yield "watermark_timestamp_seconds", written.st_mtime
         if self._measures.progress is not None:
             # the run holds the output by now

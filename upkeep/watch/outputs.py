@@ -15,20 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
-from reput.checkpoints import STATE_DIRECTORY
 from reput.checkpoints.agreement import what_differs
 from reput.checkpoints.history import Batch, History, read_history
 from reput.checkpoints.ownership import unstopped_run
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import ReputError, StoreError, error_text
+from reput.store.files import STATE_DIRECTORY, WATERMARK_FILE
 from reput.store.log.cursor import LogTail
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.view import QueueView, list_all_queues, open_view
 from reput.store.state.brokerlock import broker_pid
 from reput.store.state.ledger import LedgerCount, LedgerCounter
 from reput.store.state.output import watermark_of_output
-from reput.store.state.watermark import FILE_NAME as WATERMARK
 from reput.store.state.watermark import Watermark, WatermarkReader
 from reput.upkeep.watch.stages import RunStages, StageReader
 from reput.upkeep.watch.status import (
@@ -196,7 +195,7 @@ class OutputWatch:
 
     def _read_watermark(self) -> Watermark | None:
         found = self._watermark.read()
-        path = self._state / WATERMARK
+        path = self._state / WATERMARK_FILE
         if found is None and path.exists():
             heal = command_line("verify", self._settings.root, self._output, "--repair")
             raise StoreError(f"{path} is damaged, both slots of it; {heal}")
@@ -204,7 +203,7 @@ class OutputWatch:
 
     def _watermark_age(self) -> float | None:
         try:
-            return max(0.0, time.time() - (self._state / WATERMARK).stat().st_mtime)
+            return max(0.0, time.time() - (self._state / WATERMARK_FILE).stat().st_mtime)
         except FileNotFoundError:
             return None
 

@@ -11,11 +11,11 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from reput.checkpoints import STATE_DIRECTORY
 from reput.checkpoints.agreement import what_differs
 from reput.checkpoints.followers import FollowerState, read_follower_states
 from reput.checkpoints.ownership import unstopped_run
 from reput.store.config import StoreSettings
+from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail, Window, records, walk
 from reput.store.log.record import Record

@@ -12,11 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from reput.checkpoints import STATE_DIRECTORY
 from reput.checkpoints.ownership import Ownership
-from reput.checkpoints.swap import ASIDE_DIRECTORY, JOURNAL_NAME, build_root, finish_swap, swap_in
-from reput.store.state.ledger import FILE_NAME as LEDGER
-from reput.store.state.storecheckpoint import FILE_NAME as STORE_CHECKPOINT
+from reput.checkpoints.swap import build_root, finish_swap, swap_in
+from reput.store.files import (
+    ASIDE_DIRECTORY,
+    LEDGER_FILE,
+    STATE_DIRECTORY,
+    STORE_CHECKPOINT_FILE,
+    SWAP_JOURNAL_FILE,
+)
 from reput.store.state.watermark import read_watermark
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.file_damage import DAMAGES
@@ -137,11 +141,11 @@ class Swap:
 
     def run(self, root: Path, _rng: random.Random, acknowledge: Acknowledge) -> None:
         """Swap the complete output in. Raises ReputError."""
-        if (root / ASIDE_DIRECTORY / JOURNAL_NAME).exists():
+        if (root / ASIDE_DIRECTORY / SWAP_JOURNAL_FILE).exists():
             finish_swap(root)
         elif self._position(root) < self._end:
             with Ownership(root):
-                swap_in(root, [*QUEUE_TREES, "index", STORE_CHECKPOINT, STATE_DIRECTORY])
+                swap_in(root, [*QUEUE_TREES, "index", STORE_CHECKPOINT_FILE, STATE_DIRECTORY])
         else:
             return
         acknowledge(1)
@@ -186,5 +190,5 @@ WORKLOADS: dict[str, type[Dispatch] | type[Repair] | type[Swap]] = {
 
 
 def _ledger(output: DerivedOutput) -> set[str]:
-    path = output.state / LEDGER
+    path = output.state / LEDGER_FILE
     return {*path.read_text("utf-8").splitlines()} if path.exists() else set()

@@ -17,8 +17,8 @@ import pytest
 
 from reput.store.brokerconf import parse_properties
 from reput.store.errors import QueueFileError, UsageError
+from reput.store.files import BATCH_CONSUME_QUEUE_DIRECTORY
 from reput.store.queue.batchconsumequeue import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
     BATCH_UNIT_DTYPE,
     DEFAULT_FILE_SIZE,
     BatchConsumeQueueFiles,

@@ -18,13 +18,13 @@ import pytest
 from reput.filters import consumers
 from reput.store import configjson
 from reput.store.errors import QueueFileError
+from reput.store.files import CONSUME_QUEUE_EXT_DIRECTORY
 from reput.store.log import java, record
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail, records
 from reput.store.log.record import Record
 from reput.store.queue import consumequeueext
 from reput.store.queue.consumequeueext import (
-    CONSUME_QUEUE_EXT_DIRECTORY,
     NO_ADDRESS,
     ConsumeQueueExtFiles,
     ExtUnit,

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from reput.store.errors import OwnershipError
+from reput.store.files import CONSUMER_OFFSET_FILE, OFFSET_JOURNALS
 from reput.store.state.consumeroffset import (
-    CONSUMER_OFFSET_FILE,
-    JOURNALS,
     ConsumerOffsetFile,
     Offsets,
     SharedConsumerOffsetFile,
@@ -154,7 +153,7 @@ def test_a_torn_journal_counts_up_to_its_last_whole_line(tmp_path: Path, seed: i
     steps = [(REPLACE, {}), *((APPEND, commits) for _, commits in random_steps(rng, 4))]
     write(tmp_path, steps, lambda _: None)
     expected = states(steps)
-    journal = tmp_path / JOURNALS[0]
+    journal = tmp_path / OFFSET_JOURNALS[0]
     data = journal.read_bytes()
     ends = [at + 1 for at, byte in enumerate(data) if byte == ord("\n")]
     for cut in range(len(data)):
@@ -258,13 +257,13 @@ def test_processes_that_share_lose_no_commit_of_each_other(tmp_path: Path) -> No
     expected = {key: {**dict.fromkeys(range(writers), count), 99: count * writers}}
     assert read_committed(root / "output") == expected
     # the journal's commits are in the file as well, for a broker
-    (root / "output" / JOURNALS[0]).unlink()
+    (root / "output" / OFFSET_JOURNALS[0]).unlink()
     assert read_committed(root / "output") == expected
 
 
 def test_no_line_after_a_torn_one_comes_back(tmp_path: Path) -> None:
     """A power cut may tear one line and leave the next; the next commit may end where it began."""
-    journal = tmp_path / JOURNALS[0]
+    journal = tmp_path / OFFSET_JOURNALS[0]
     with SharedConsumerOffsetFile(tmp_path, tmp_path) as file:
         file.update(lambda _: {KEYS[0]: {0: 1}})
         first = journal.read_bytes()

@@ -14,9 +14,9 @@ import pytest
 
 from reput.store import fsops
 from reput.store.errors import NoSpaceError, OutputError, SyncError
+from reput.store.files import LEDGER_FILE
 from reput.store.names import escaped
 from reput.store.state.ledger import (
-    FILE_NAME,
     Ledger,
     LedgerCount,
     LedgerCounter,
@@ -30,7 +30,7 @@ ENTRIES = [LedgerEntry(offset, offset + 50, "bad_magic", "T", 1, 7) for offset i
 
 
 def lines(directory: Path) -> list[dict[str, object]]:
-    text = (directory / FILE_NAME).read_text("utf-8")
+    text = (directory / LEDGER_FILE).read_text("utf-8")
     assert text.endswith("\n")
     return [json.loads(line) for line in text[:-1].split("\n")]
 
@@ -40,7 +40,7 @@ def test_entries_are_lines_of_json_with_what_is_known(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     assert ledger.add(LedgerEntry(5, 9, "zero_hole"))
     assert ledger.add(LedgerEntry(9, 19, "topic_name", 'a"\\n', 3, 4, "detail"))
-    assert not (tmp_path / FILE_NAME).exists()
+    assert not (tmp_path / LEDGER_FILE).exists()
     ledger.sync()
     assert lines(tmp_path) == [
         {"physical_offset": 5, "end_physical_offset": 9, "reason": "zero_hole"},
@@ -97,14 +97,14 @@ def test_entries_are_read_back_as_they_were_listed(tmp_path: Path) -> None:
     for entry in entries:
         ledger.add(entry)
     ledger.sync()
-    with (tmp_path / FILE_NAME).open("ab") as file:
+    with (tmp_path / LEDGER_FILE).open("ab") as file:
         file.write(b"{damaged}\n")
     assert list(read_entries(tmp_path)) == [*entries, None]
 
 
 def test_a_counter_follows_a_ledger_that_grows_or_is_replaced(tmp_path: Path) -> None:
     """By a longer or a shorter one, in place or by its name; a line that is not whole yet waits."""
-    path, counter = tmp_path / FILE_NAME, LedgerCounter(tmp_path)
+    path, counter = tmp_path / LEDGER_FILE, LedgerCounter(tmp_path)
     lines = [LedgerEntry(at, at + 10, "bad_magic").to_json().encode() + b"\n" for at in (10, 30)]
     other = LedgerEntry(100, 105, "queue_id").to_json().encode() + b"\n"
     assert counter.counts() == ()
@@ -128,7 +128,7 @@ def test_a_torn_last_line_is_cut_and_listed_again(tmp_path: Path) -> None:
     for entry in ENTRIES:
         ledger.add(entry)
     ledger.sync()
-    path = tmp_path / FILE_NAME
+    path = tmp_path / LEDGER_FILE
     whole = path.read_bytes()
     last = whole[:-1].rindex(b"\n") + 1
     for cut in range(last, len(whole)):
@@ -141,7 +141,7 @@ def test_a_torn_last_line_is_cut_and_listed_again(tmp_path: Path) -> None:
 
 def test_nothing_of_a_torn_line_stays_after_a_shorter_one(tmp_path: Path) -> None:
     """The torn entry need not come again first, nor at all."""
-    path = tmp_path / FILE_NAME
+    path = tmp_path / LEDGER_FILE
     path.write_bytes(
         ENTRIES[0].to_json().encode() + b"\n" + b'{"physical_offset": 7, ' + b"x" * 900
     )
@@ -155,7 +155,7 @@ def test_a_damaged_line_stays_and_hides_no_other(tmp_path: Path) -> None:
     """People may want to see it; the entries around it are still known."""
     good = [entry.to_json().encode() for entry in ENTRIES]
     for odd in (b"{", b"null", b"[1]", b'"x"', b"\xff\xfe", b"{}", b'{"physical_offset":[]}', b""):
-        path = tmp_path / FILE_NAME
+        path = tmp_path / LEDGER_FILE
         before = b"\n".join([good[0], odd, good[1]]) + b"\n"
         path.write_bytes(before)
         ledger = Ledger(tmp_path)
@@ -196,7 +196,7 @@ def test_a_cut_takes_later_lines_and_halves_along(tmp_path: Path) -> None:
     for entry in ENTRIES:
         ledger.add(entry)
     ledger.sync()
-    path = tmp_path / FILE_NAME
+    path = tmp_path / LEDGER_FILE
     first, *_ = whole = path.read_bytes().splitlines(keepends=True)
     damaged = b"{" + first
     for half in (bytes(20) + first[20:], first[:20] + bytes(40) + first[60:], first[:20]):
@@ -220,13 +220,13 @@ def test_killed_anywhere_the_ledger_ends_the_same(tmp_path: Path, failpoints: st
 
     (tmp_path / "whole").mkdir()
     work(tmp_path / "whole")
-    expected = (tmp_path / "whole" / FILE_NAME).read_bytes()
+    expected = (tmp_path / "whole" / LEDGER_FILE).read_bytes()
     for ordinal in count(1):
         directory = tmp_path / str(ordinal)
         directory.mkdir()
         killed = is_killed_at(ordinal, partial(work, directory), failpoints)
         work(directory)
-        assert (directory / FILE_NAME).read_bytes() == expected
+        assert (directory / LEDGER_FILE).read_bytes() == expected
         if not killed:
             break
     assert ordinal > 9
@@ -259,7 +259,7 @@ def test_a_ledger_holds_a_topic_as_every_other_output_does(tmp_path: Path) -> No
     ledger.add(entry)
     ledger.sync()
     assert [line["topic"] for line in lines(tmp_path)] == [topic]
-    path = tmp_path / FILE_NAME
+    path = tmp_path / LEDGER_FILE
     path.write_text(
         path.read_text().replace("\\u8ba2", "\\\\u8ba2").replace("\\u5355", "\\\\u5355")
     )
