@@ -7,6 +7,7 @@ several times as long. Nothing here checks a bound: the calling kernel must have
 from __future__ import annotations
 
 import mmap
+import re
 import sys
 from pathlib import Path
 
@@ -19,23 +20,26 @@ from numba.np.arrayobj import make_array
 
 from reput.store.privatecache import version_directory
 
-SOURCES = (
-    "store/log/kernelbase.py", "store/log/kernels.py", "store/queue/pullkernel.py",
-    "store/log/systemtopics.py",
-    "store/index/indexkernel.py",
-    "store/rows/rowkernel.py", "store/runs/scankernel.py", "sinks/kafka/kernel.py",
-    "workload/appendkernel.py",
-    "store/log/status.py", "store/log/sysflag.py",
-    "store/log/record.py", "store/log/properties.py", "store/index/indexfile.py",
-    "store/queue/consumequeue.py", "store/queue/consumequeueext.py",
-)  # fmt: skip
-"""All kernels and the sources of their constants: together they determine the compiled code."""
+_IMPORT = re.compile(r"^from (reput\.[\w.]+) import (\([^)]*\)|.*)$", re.MULTILINE)
+
+
+def kernel_sources(root: Path) -> list[Path]:
+    """The files below the package's ``root`` that determine compiled code: every module with
+    "kernel" in its name, which all with kernels have, and all that these take constants from."""
+    found, rest = set[Path](), [*root.glob("*/**/*kernel*.py")]
+    while rest:
+        if (path := rest.pop()) not in found and path.is_file():
+            found.add(path)
+            for module, names in _IMPORT.findall(path.read_text("utf-8")):
+                dotted = [module, *(f"{module}.{name}" for name in re.findall(r"\w+", names))]
+                rest += [root.parent / f"{name.replace('.', '/')}.py" for name in dotted]
+    return sorted(found)
+
 
 if not config.CACHE_DIR:  # type: ignore[attr-defined]
     # Every Python worker imports this module; without a cache each would compile for seconds.
     # numba checks only a kernel's own file, not those of the functions it calls and its constants.
-    root = Path(__file__).parent.parent.parent
-    sources = [root / name for name in SOURCES]
+    sources = kernel_sources(Path(__file__).parent.parent.parent)
     config.CACHE_DIR = str(  # type: ignore[attr-defined]
         version_directory("kernels", sources, (sys.version, numba.__version__))
     )
