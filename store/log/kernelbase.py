@@ -7,6 +7,7 @@ several times as long. Nothing here checks a bound: the calling kernel must have
 from __future__ import annotations
 
 import mmap
+import os
 import re
 import sys
 from pathlib import Path
@@ -20,20 +21,21 @@ from numba.np.arrayobj import make_array
 
 from reput.store.privatecache import version_directory
 
-_IMPORT = re.compile(r"^from (reput\.[\w.]+) import (\([^)]*\)|.*)$", re.MULTILINE)
+_IMPORT = re.compile(r"\nfrom (reput\.[\w.]+) import (\([^)]*\)|.*)")
 
 
 def kernel_sources(root: Path) -> list[Path]:
     """The files below the package's ``root`` that determine compiled code: every module with
     "kernel" in its name, which all with kernels have, and all that these take constants from."""
-    found, rest = set[Path](), [*root.glob("*/**/*kernel*.py")]
+    found, rest = set[str](), [str(path) for path in root.glob("*/**/*kernel*.py")]
     while rest:
-        if (path := rest.pop()) not in found and path.is_file():
+        if (path := rest.pop()) not in found:
             found.add(path)
-            for module, names in _IMPORT.findall(path.read_text("utf-8")):
-                dotted = [module, *(f"{module}.{name}" for name in re.findall(r"\w+", names))]
-                rest += [root.parent / f"{name.replace('.', '/')}.py" for name in dotted]
-    return sorted(found)
+            for module, names in _IMPORT.findall(Path(path).read_text("utf-8")):
+                place = f"{root.parent}/{module.replace('.', '/')}"
+                inner = (f"{place}/{name}.py" for name in re.findall(r"\w+", names))
+                rest += filter(os.path.isfile, inner) if Path(place).is_dir() else [f"{place}.py"]
+    return [Path(path) for path in sorted(found)]
 
 
 if not config.CACHE_DIR:  # type: ignore[attr-defined]
