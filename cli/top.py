@@ -13,7 +13,6 @@ from reput.cli.run import Checkpoint
 from reput.cli.terminal import END_OF_INPUT, Terminal
 from reput.cli.topview import TopView
 from reput.store.config import StoreSettings
-from reput.upkeep.checkpoints import spark_directory_of
 from reput.upkeep.watch.outputs import OutputWatch
 from reput.upkeep.watch.stages import StageReader
 
@@ -46,6 +45,8 @@ def top(
     Reads only, once a second, and needs no JVM. `q` ends it, `h` shows all keys. It works over ssh;
     where there is no terminal, `reput status` shows the same.
     """
+    from reput.upkeep.checkpoints import spark_directory_of  # noqa: PLC0415
+
     where = output or store
     stages = None
     if metrics is not None:

@@ -12,7 +12,6 @@ from typing import Any
 import typer.main
 
 import bench.page
-import docs.manual
 import docs.screenshot
 import reput.store.rows.rowschema
 from reput.cli import app
@@ -82,8 +81,7 @@ def prometheus_rule() -> str:
 
 def files() -> dict[str, str]:
     """Path -> text of the files that are generated as a whole."""
-    manual = {f"docs/man/{name}": text for name, text in docs.manual.pages().items()}
-    return manual | {
+    return {
         "deploy/kubernetes/prometheusrule.yml": prometheus_rule(),
         "docs/top.svg": docs.screenshot.picture(),
     }

@@ -1,4 +1,4 @@
-"""The manual pages (docs/man), made from the commands themselves; ``docs.generate`` writes them."""
+"""The manual pages, made from the commands themselves while a wheel is built (``setup.py``)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Any
 
 import typer.main
 
-import reput
 from reput.cli import app
 from reput.cli.examples import EXAMPLES
 
 EXIT_CODES = "0 for done, 1 for failed, 2 for called wrongly. An error is one line on stderr."
 
 
-def pages() -> dict[str, str]:
-    """File name -> text: reput.1, and a page for each command, such as reput-groups-reset.1."""
+def pages(version: str) -> dict[str, str]:
+    """Return file name -> text: reput.1, and a page for each command, such as
+    reput-groups-reset.1."""
     root: Any = typer.main.get_command(app)
     found = dict(commands(root))
-    made = {f"reput-{'-'.join(words)}.1": _page(words, one) for words, one in found.items()}
-    return made | {"reput.1": _overview(root, found)}
+    made = {"reput.1": _overview(root, found, version)}
+    for words, one in found.items():
+        made[f"reput-{'-'.join(words)}.1"] = _page(words, one, version)
+    return made
 
 
 def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -32,9 +34,9 @@ def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
         yield from commands(command.get_command(None, name), (*words, name))
 
 
-def _overview(root: Any, found: dict[tuple[str, ...], Any]) -> str:
+def _overview(root: Any, found: dict[tuple[str, ...], Any], version: str) -> str:
     parts = [
-        _head(("reput",), root.help),
+        _head(("reput",), root.help, version),
         ".SH SYNOPSIS",
         f"{_bold('reput')} {_bold('--config')} {_italic('FILE')} {_italic('COMMAND')} ...",
         ".SH DESCRIPTION",
@@ -47,11 +49,11 @@ def _overview(root: Any, found: dict[tuple[str, ...], Any]) -> str:
     return "\n".join([*parts, *_options(root), ".SH EXIT STATUS", _text(EXIT_CODES), ""])
 
 
-def _page(words: tuple[str, ...], command: Any) -> str:
+def _page(words: tuple[str, ...], command: Any, version: str) -> str:
     first, *more = _paragraphs(command)
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     shown = [_italic(one.metavar or one.name.upper()) for one in arguments]
-    parts = [_head(("reput", *words), first), ".SH SYNOPSIS"]
+    parts = [_head(("reput", *words), first, version), ".SH SYNOPSIS"]
     parts += [" ".join([_bold(" ".join(("reput", *words))), *shown, _italic("[OPTION ...]")])]
     parts += [".SH DESCRIPTION", _text(first)]
     for paragraph in more:
@@ -66,10 +68,10 @@ def _page(words: tuple[str, ...], command: Any) -> str:
     return "\n".join([*parts, ".SH SEE ALSO", ".BR reput (1)", ""])
 
 
-def _head(words: tuple[str, ...], summary: str) -> str:
+def _head(words: tuple[str, ...], summary: str, version: str) -> str:
     name = _escaped("-".join(words))
     summary = _text(summary.rstrip("."))
-    return f'.TH "{name}" 1 "" "reput {reput.__version__}"\n.SH NAME\n{name} \\- {summary}'
+    return f'.TH "{name}" 1 "" "reput {version}"\n.SH NAME\n{name} \\- {summary}'
 
 
 def _options(command: Any) -> Iterator[str]:

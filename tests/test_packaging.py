@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from collections.abc import Callable
@@ -12,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from docs.manual import pages
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = sorted(path.name for path in (ROOT / "src" / "reput").iterdir() if path.is_symlink())
@@ -67,9 +71,8 @@ def test_wheel_has_what_the_code_reads_and_the_manual(wheel: Path) -> None:
     ).stdout.split()  # fmt: skip
     assert len(listed) > 100
     assert {f"reput/{name}" for name in listed} - names == set()
-    pages = {path.name for path in (ROOT / "docs" / "man").iterdir()}
-    installed = {Path(name).name for name in names if "/data/share/man/man1/" in name}
-    assert installed == pages
+    roff = {Path(name).name for name in names if "/data/share/man/man1/" in name}
+    assert roff == set(pages("0.1.0"))
     licences = {Path(name).name for name in names if ".dist-info/licenses/" in name}
     assert licences == {"LICENSE", "NOTICE"}
 
@@ -91,6 +94,31 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 with suppress(FileExistsError):
                     (site / found.name).symlink_to(found)
     return place / "bin"
+
+
+def test_man_shows_a_page_of_the_installed_commands(installed: Path) -> None:
+    """As docs/install.md says; the options are those of the command."""
+    man = shutil.which("man")
+    if man is None:
+        pytest.skip("man is not on this machine")
+    place = installed.parent / "share" / "man"
+    for name, word in (("reput", "groups reset"), ("reput-run", "--metrics-port")):
+        shown = subprocess.run(
+            [man, "-M", str(place), name],
+            env={**os.environ, "MANWIDTH": "200", "LC_ALL": "C.UTF-8", "MAN_KEEP_FORMATTING": ""},
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+        assert f"{name.upper()}(1)" in shown.stdout.upper()
+        assert word in shown.stdout
+
+
+def test_the_build_takes_the_versions_that_the_commands_take() -> None:
+    """It imports the commands for their pages."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)
+    setuptools, *imported = project["build-system"]["requires"]
+    assert setuptools.startswith("setuptools>=")
+    assert set(imported) <= set(project["project"]["dependencies"])
 
 
 def _run(installed: Path, home: Path, *arguments: str) -> str:
