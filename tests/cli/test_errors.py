@@ -364,20 +364,6 @@ def test_what_to_do_where_nothing_is_found(golden: Callable[[str], Path], call: 
         assert_one_line(call(*arguments), 1, part)
 
 
-def test_delta_without_its_package(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """The error says what to install; nothing is begun."""
-    store, output = golden("plain"), tmp_path / "output"
-    script = (
-        "import sys; sys.modules['deltalake'] = None; sys.argv[0] = 'reput'; "
-        "from reput.cli import main; main()"
-    )
-    arguments = ["run", store, "--output", output, "--once", "--delta", tmp_path / "table"]
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert_one_line(done, 2, "pip install 'reput[delta]'")
-    assert not output.exists()
-
-
 def test_delta_options_that_do_not_fit(
     golden: Callable[[str], Path], tmp_path: Path, call: Call
 ) -> None:
@@ -396,24 +382,6 @@ def test_delta_options_that_do_not_fit(
         ),
     ):
         assert_one_line(call("run", golden("plain"), "--once", *arguments), 2, *parts)
-
-
-WITHOUT_KAFKA = """
-import sys
-sys.modules["kafka"] = None
-from reput.__main__ import main
-main()
-"""
-
-
-def test_kafka_without_its_package(golden: Callable[[str], Path]) -> None:
-    """How to install it; nothing is started."""
-    store = golden("plain")
-    command = [sys.executable, "-c", WITHOUT_KAFKA, "run", str(store), "--kafka", "127.0.0.1:1"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=180, check=False, cwd=ROOT
-    )
-    assert_one_line(done, 2, "pip install 'reput[kafka]'")
 
 
 @pytest.mark.parametrize(

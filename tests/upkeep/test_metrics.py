@@ -372,15 +372,6 @@ def test_a_port_in_use_ends_the_run_and_frees_the_other(scene: Scene, call: Call
     assert not scene.output.exists()
 
 
-def test_without_the_package_it_is_named(
-    scene: Scene, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    done = call("run", scene.store, "--output", scene.output, "--metrics-port", 0)
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert "pip install 'reput[metrics]'" in done.stderr
-
-
 @contextmanager
 def running(
     *arguments: object,
