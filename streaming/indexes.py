@@ -17,6 +17,7 @@ from reput.sinks.index.consumequeue import ConsumeQueueWriter
 from reput.sinks.index.executorqueues import ExecutorQueues
 from reput.sinks.index.indexfile import IndexFileWriter
 from reput.sources.bitmaps import BitMaps
+from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.files import INDEX_DIRECTORY
 from reput.store.index.indexfile import IndexFiles, IndexLayout
@@ -97,10 +98,8 @@ class Indexes:
         if self.settings.builds_index:
             is_late = (durable_end or 0) > log.min_offset
             if is_late and self.first_indexed(output) is None:
-                logger.warning(
-                    "the index begins at %d: reput rebuild --only index adds older keys",
-                    durable_end,
-                )
+                command = command_line("rebuild", self.settings.root, output, "--only", "index")
+                logger.warning("the index begins at %d: %s adds older keys", durable_end, command)
             found.append(IndexFileWriter(output, self._layout, log, durable_end=durable_end))
         return found
 

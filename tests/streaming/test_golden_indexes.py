@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import random
+import shlex
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,10 +20,9 @@ from reput.store.index.indexfile import IndexLayout, index_key_hash, index_keys
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import records
 from reput.store.log.record import Record
-from reput.streaming.config import DispatcherConfig
-from reput.upkeep.rebuild import rebuild
 from reput.upkeep.verify.run import verify
 from tests.streaming.test_golden import dispatch
+from tests.support.cli import Call
 from tests.support.golden import ALL_GOLDEN_NAMES, difference
 from tests.support.index_model import Content, Message, ModelIndex, read_content
 
@@ -88,10 +87,10 @@ def test_stopped_between_batches_and_replayed(
 
 
 def test_an_index_that_is_switched_on_later(
-    golden: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    golden: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, call: Call
 ) -> None:
-    """It says where it begins; a rebuild of it adds the older keys, and then it is as if always
-    on: equal to RocketMQ's, and nothing for ``verify`` to find."""
+    """It says where it begins; the rebuild that it names adds the older keys, and then it is as if
+    always on: equal to RocketMQ's, and nothing for ``verify`` to find."""
     caplog.set_level(logging.WARNING, "reput")
     full, store, output = golden("plain"), tmp_path / "store", tmp_path / "output"
     (store / "commitlog").mkdir(parents=True)
@@ -101,12 +100,14 @@ def test_an_index_that_is_switched_on_later(
         shutil.copy(file, store / "commitlog")
         if number in (2, len(files) - 1):
             progress = dispatch(store, output, index=number > 2)
-    assert f"the index begins at {progress.start_offset}" in caplog.text
+    command = f"reput rebuild {store} --output {output} --only index"
+    line = f"the index begins at {progress.start_offset}: {command} adds older keys"
+    assert caplog.messages.count(line) == 1
     settings = read_store_settings(store)
     assert verify(settings, output).differences == ()
     layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
     assert index_contents(output, layout) != index_contents(full, layout)
-    rebuild(DispatcherConfig(store, output), threading.Event(), kinds=["index"])
+    assert call(*shlex.split(command)[1:]).returncode == 0
     check_equal(output, full, index=True)
     assert verify(settings, output).differences == ()
 
