@@ -12,6 +12,7 @@ from reput.cli.clientoptions import address
 from reput.cli.run import Checkpoint
 from reput.cli.terminal import END_OF_INPUT, Terminal
 from reput.cli.topview import TopView
+from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.upkeep.watch.outputs import OutputWatch
 from reput.upkeep.watch.stages import StageReader
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 READ_SECONDS = 1.0
 PAUSE_FACTOR = 4
 """A reading of very many queues takes long: this many times as long nothing is read after it."""
-INSTEAD = "reput status shows the same once, with --watch again and again, with --json to programs"
 
 
 @options.with_options(settings=options.awaited_settings)
@@ -51,7 +51,10 @@ def top(
     stages = None
     if metrics is not None:
         stages = StageReader(*address("--metrics", metrics, "127.0.0.1"), store)
-    terminal = Terminal(INSTEAD)
+    status = command_line("status", store, output)
+    terminal = Terminal(
+        f"{status} shows the same once, with --watch again and again, with --json to programs"
+    )
     spark_directory = spark_directory_of(where, checkpoint)
     with (
         OutputWatch(settings, where, spark_directory, stages) as watch,

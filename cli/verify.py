@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -201,7 +201,8 @@ def _print(found: Verification, settings: StoreSettings, output: Path, mode: Mod
     elif differing:
         if mode.dry_run:
             _print_changes(found)
-        tables.print_line(REPAIRED if mode.repairs else _advice(settings, output))
+        for line in (REPAIRED,) if mode.repairs else _advice(settings, output):
+            tables.print_line(line)
 
 
 def _print_changes(found: Verification) -> None:
@@ -222,13 +223,15 @@ def _print_changes(found: Verification) -> None:
     )
 
 
-def _advice(settings: StoreSettings, output: Path) -> str:
+def _advice(settings: StoreSettings, output: Path) -> Iterator[str]:
+    """Yield what to do about differences, a line each."""
     if settings.property_file is None:
-        return f"{NO_PROPERTY_FILE}, were assumed; if the broker has others, give --broker-conf"
+        yield f"{NO_PROPERTY_FILE}, were assumed; if the broker has others, give --broker-conf"
     place = settings.root, output
     if not (output / STATE_DIRECTORY / WATERMARK_FILE).exists():
-        return f"to repair: {command_line('rebuild', *place)} builds them anew"
-    return (
+        yield f"to repair: {command_line('rebuild', *place)} builds them anew"
+        return
+    yield (
         f"to repair: {command_line('verify', *place, '--repair')} cuts what differs, then "
         f"{command_line('run', *place, '--once')} writes it again"
     )

@@ -5,6 +5,8 @@ Layouts are made plainly here; tests/interop holds the same against stores of re
 
 from __future__ import annotations
 
+import re
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +24,8 @@ from reput.store.state.built import hash_slot_count
 from reput.store.unsupported import DLEDGER_ENTRY_PREFIX, is_dledger_entry
 from reput.workload.appender import Appender
 from tests.support.cli import Call
-from tests.support.golden import tree
+from tests.support.derived_output import QUEUE_TREES, DerivedOutput
+from tests.support.golden import difference, tree, unpack_golden
 
 DOUBLE_WRITE = "rocksdbCQDoubleWriteEnable=true\n"
 
@@ -210,3 +213,62 @@ def test_nothing_is_appended_to_such_a_store(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="DLedger"), Appender(root):
         pass
     assert tree(root) == before
+
+
+ROCKSDB = ("storeType=defaultRocksDB", "{0}combineCQLoadingCQTypes=defaultRocksDB")
+
+
+@pytest.mark.parametrize("conf", ROCKSDB)
+def test_queues_are_built_beside_a_store_that_has_them_in_rocksdb(
+    tmp_path: Path, conf: str
+) -> None:
+    """As the error says: its log is linked into a new store, with its topics and the setting."""
+    store = unpack_golden("batch", tmp_path)
+    sound = (store / "broker.conf").read_text()
+    (store / "broker.conf").write_text(f"{sound}\n{conf.format(DOUBLE_WRITE)}\n")
+    assert "to build queue files from its log, link commitlog/ into a new store" in refusal(store)
+    new = tmp_path / "new"
+    (new / "config").mkdir(parents=True)
+    (new / "commitlog").symlink_to(store / "commitlog")
+    shutil.copy(store / "config" / "topics.json", new / "config")
+    (new / "broker.conf").write_text(f"{sound}\nstoreType=default\n")
+    output = DerivedOutput(new, tmp_path / "output")
+    output.start()
+    for kind in QUEUE_TREES:
+        assert difference(output.root / kind, store / kind) == []
+
+
+def test_topics_that_were_in_rocksdb_are_read_from_an_export(tmp_path: Path) -> None:
+    """A topic of batch queues is one again once both steps are done, and not before."""
+    store = unpack_golden("batch", tmp_path)
+    conf, topics = store / "broker.conf", store / "config" / "topics.json"
+    sound, exported = conf.read_text(), topics.read_text()
+    topics.unlink()
+    conf.write_text(sound + "\nconfigManagerVersion=v2\n")
+    assert "write config/topics.json from what mqadmin exportMetadata gives" in refusal(store)
+    topics.write_text(exported)
+    assert f"then state configManagerVersion=v1 in {conf}" in refusal(store)
+    conf.write_text(sound + "\nconfigManagerVersion=v1\n")
+    output = DerivedOutput(store, tmp_path / "output")
+    output.start()
+    for kind in QUEUE_TREES:
+        assert difference(output.root / kind, store / kind) == []
+
+
+@pytest.mark.parametrize("has_light", [True, False])
+def test_light_queues_in_rocksdb_are_built_or_left_out(tmp_path: Path, has_light: bool) -> None:
+    """Each of both ways gives the other queues as they are."""
+    store = unpack_golden("lmq", tmp_path)
+    conf, key = store / "broker.conf", "combineCQUseRocksdbForLmq"
+    sound = conf.read_text()
+    conf.write_text(f"{sound}\n{DOUBLE_WRITE}{key}=true\n")
+    advice = f"with {key}=false to build them as files, or enableMultiDispatch=false to leave them"
+    assert advice in refusal(store)
+    changed = (key, "false") if has_light else ("enableMultiDispatch", "false")
+    conf.write_text(re.sub(rf"(?m)^{changed[0]}=.*$", "=".join(changed), conf.read_text()))
+    output = DerivedOutput(store, tmp_path / "output")
+    output.start()
+    built, kept = (tree(root / "consumequeue") for root in (output.root, store))
+    light = {name for name in kept if name.startswith("%LMQ%")}
+    assert light
+    assert built == {name: kept[name] for name in kept if has_light or name not in light}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,6 +76,40 @@ def test_an_outputs_damaged_queue(ram_path: Path, call: Call) -> None:
     assert done.returncode == 1
     follow(call, done.stdout, 2)
     assert call("verify", output.store, "--output", output.root).returncode == 0
+
+
+def test_a_damaged_queue_beside_a_log_without_settings(ram_path: Path, call: Call) -> None:
+    """RocketMQ's defaults were assumed and are right; what is named then repairs the queue."""
+    small = SmallStore(ram_path / "store")
+    for _ in range(5):
+        small.append()
+    store = small.write()
+    shutil.rmtree(store / "consumequeue")
+    (store / "broker.conf").unlink()
+    output = DerivedOutput(store, ram_path / "output")
+    output.start()
+    path = output.root / "consumequeue" / "Topic" / "0" / f"{0:020}"
+    sound = path.read_bytes()
+    with path.open("r+b") as queue:
+        queue.seek(40)
+        queue.write(b"\x01")
+    done = call("verify", store, "--output", output.root)
+    assert done.returncode == 1
+    assert "were assumed; if the broker has others, give --broker-conf\n" in done.stdout
+    follow(call, done.stdout, 2)
+    assert path.read_bytes() == sound
+    assert call("verify", store, "--output", output.root).returncode == 0
+
+
+def test_settings_that_were_not_found(golden: Callable[[str], Path], call: Call) -> None:
+    """A broker's store whose property file lies elsewhere: with it nothing differs."""
+    store = golden("ext")
+    assert call("verify", store).returncode == 0
+    conf = (store / "broker.conf").rename(store.with_name("broker.conf"))
+    done = call("verify", store)
+    assert done.returncode != 0
+    assert "--broker-conf" in done.stdout + done.stderr
+    assert call("verify", store, "--broker-conf", conf).returncode == 0
 
 
 def test_a_store_without_an_index(golden: Callable[[str], Path], call: Call) -> None:
@@ -160,11 +195,6 @@ def cut_a_queue(root: Path) -> None:
     """A queue's file is too short."""
     with (root / "consumequeue" / TOPIC / "1" / f"{0:020}").open("r+b") as queue:
         queue.truncate(30)
-
-
-def lose_a_queue_file(root: Path) -> None:
-    """A file between others is gone."""
-    (root / "consumequeue" / TOPIC / "1" / f"{200:020}").unlink()
 
 
 def cut_an_index_file(root: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a line says to install, where a package of an extra is missing, is what is missing."""
+"""The lines that say what to install, where a package of an extra is missing, name the package."""
 
 from __future__ import annotations
 

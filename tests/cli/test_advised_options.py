@@ -294,6 +294,98 @@ CALLS = (
             ("verify", STORE, "--output", OUTPUT, "--repair", "--sealed"),
         ],
     ),
+    Case(
+        ("top", STORE, "--output", OUTPUT),
+        "shows the same once, with --watch again and again, with --json to programs",
+        [("status", STORE, "--output", OUTPUT), ("status", STORE, "--output", OUTPUT, "--json")],
+    ),
+    Case(
+        ("groups", "clone", STORE, "billing", "other", "--topic", "Elsewhere"),
+        "reput groups show lists where it has",
+        [
+            ("groups", "show", STORE, "billing"),
+            ("groups", "clone", STORE, "billing", "other", "--topic", "Topic"),
+        ],
+    ),
+    Case(
+        ("groups", "reset", STORE, "a b", "--new", "--topic", "Topic", "--earliest"),
+        "the name of a new group has letters, digits, %, |, - and _",
+        [("groups", "reset", STORE, "%a|B-1_", "--new", "--topic", "Topic", "--earliest")],
+    ),
+    Case(
+        ("expire", STORE, "--output", OUTPUT, "--remove-unused"),
+        "needs --apply",
+        [("expire", STORE, "--output", OUTPUT, "--remove-unused", "--apply")],
+    ),
+    Case(
+        ("run", "--stores", STORE, "--outputs", ALL, "--dry-run"),
+        "--dry-run is for one store; leave it out with --stores",
+        [("run", "--stores", STORE, "--outputs", ALL, "--once")],
+    ),
+    Case(
+        ("status", STORE, "--stores", STORE, "--outputs", ALL),
+        "give either STORE or --stores",
+        [("status", STORE), ("status", "--stores", STORE, "--outputs", ALL)],
+    ),
+    Case(
+        ("diff", STORE, f"{STORE}/nowhere"),
+        "give a store's root, or an output's",
+        [("diff", STORE, STORE), ("diff", OUTPUT, OUTPUT)],
+    ),
+    Case(
+        ("inspect", "checkpoint", NEW),
+        "give a store's root",
+        [("inspect", "checkpoint", STORE)],
+    ),
+    Case(
+        ("rebuild", STORE, "--output", OUTPUT, "--sealed", "--executors"),
+        "leave out --executors",
+        [("rebuild", STORE, "--output", OUTPUT, "--sealed")],
+    ),
+    Case(
+        ("rebuild", STORE, "--output", NEW, "--drop-old"),
+        "give the output that was rebuilt",
+        [("rebuild", STORE, "--output", OUTPUT, "--drop-old")],
+    ),
+    Case(
+        ("shadow", STORE, "--output", STORE),
+        "give a directory for queues to compare",
+        [("shadow", STORE, "--output", NEW, "--once")],
+    ),
+    Case(
+        ("tail", STORE, "Topic", "--sql", "c = NULL"),
+        "write IS NULL",
+        [("tail", STORE, "Topic", "--sql", "c IS NULL")],
+    ),
+    Case(
+        ("tail", STORE, "Topic", "--tag", "||"),
+        "give * for all",
+        [("tail", STORE, "Topic", "--tag", "*")],
+    ),
+    Case(
+        ("run", STORE, "--output", OUTPUT, "--once", "--replay-from", 1),
+        "no record starts there, one does at 0",
+        [("run", STORE, "--output", OUTPUT, "--once", "--replay-from", 0)],
+    ),
+    Case(
+        ("produce", NEW, "--count", 1, "--size", 9000, "--commitlog-file-size", "8k"),
+        "make the files larger (--commitlog-file-size)",
+        [("produce", NEW, "--count", 1, "--size", 9000, "--commitlog-file-size", "16k")],
+    ),
+    Case(
+        (*REWIND, "--to-file", "5"),
+        f"the log has no file '5'; it has {'0' * 20} to {'0' * 20}",
+        [(*REWIND, "--to-file", "0" * 20)],
+    ),
+    Case(
+        (*REWIND, "--to-batch", 3),
+        "give the --checkpoint of reput run, or rewind to an offset, a file or a time",
+        [
+            (*REWIND, "--to-offset", 0),
+            (*REWIND, "--to-file", "0" * 20),
+            (*REWIND, "--to-time", "2020-01-01T00:00Z"),
+        ],
+    ),
 )
 
 

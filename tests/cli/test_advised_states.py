@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -117,6 +118,104 @@ def _restore(store: Path) -> Words:
     return ()
 
 
+def _copy_of_a_file(store: Path) -> str:
+    log, second = store / "commitlog", store / "second"
+    shutil.copytree(log, second)
+    with min(second.iterdir()).open("r+b") as file:
+        file.write(b"x")
+    conf = store / "broker.conf"
+    conf.write_text(conf.read_text() + f"storePathCommitLog={log},{second}\n")
+    return "remove the one that does not belong to this log, or wait until a running copy is comp"
+
+
+def _remove_copy(store: Path) -> Words:
+    min((store / "second").iterdir()).unlink()
+    return ()
+
+
+def _complete_copy(store: Path) -> Words:
+    shutil.copytree(store / "commitlog", store / "second", dirs_exist_ok=True)
+    return ()
+
+
+def _no_number(store: Path) -> str:
+    conf = store / "broker.conf"
+    conf.write_text(conf.read_text() + "mappedFileSizeConsumeQueue=0\n")
+    return "it must be a number from "
+
+
+def _take_out(store: Path) -> Words:
+    conf = store / "broker.conf"
+    conf.write_text("".join(conf.read_text().splitlines(keepends=True)[:-1]))
+    return ()
+
+
+def _wrong_levels(store: Path) -> str:
+    conf = store / "broker.conf"
+    conf.write_text(conf.read_text() + "messageDelayLevel=1s  5x\n")
+    return "write numbers with s, m, h or d, and one blank between"
+
+
+def _levels(store: Path) -> Words:
+    conf = store / "broker.conf"
+    conf.write_text(conf.read_text().replace("1s  5x", "1s 5m 2h 1d"))
+    return ()
+
+
+def _log_elsewhere(store: Path) -> str:
+    (store / "commitlog").rename(store.with_name("log"))
+    return "give a store's root, which holds commitlog/, or a property file that states"
+
+
+def _with_a_log(store: Path) -> Words:
+    store.with_name("log").rename(store / "commitlog")
+    return ()
+
+
+def _stated_log(store: Path) -> Words:
+    other = store.with_name("other.conf")
+    stated = f"storePathCommitLog={store.with_name('log')}\n"
+    other.write_text((store / "broker.conf").read_text() + stated)
+    return ("--broker-conf", other)
+
+
+def _write_topics(store: Path, kind: str) -> None:
+    topics = {"topicConfigTable": {"Topic": {"attributes": {"queue.type": kind}}}}
+    (store / "config" / "topics.json").write_text(json.dumps(topics))
+
+
+def _no_topics(store: Path) -> str:
+    (store / "config" / "topics.json").write_text("{}")
+    return "has no topicConfigTable; restore it from the broker's config"
+
+
+def _wrong_kind(store: Path) -> str:
+    _write_topics(store, "RocksDBCQ")
+    return "it must be SimpleCQ or BatchCQ"
+
+
+def _simple(store: Path) -> Words:
+    _write_topics(store, "SimpleCQ")
+    return ()
+
+
+def _no_offsets(store: Path) -> str:
+    offsets = store / "config" / "consumerOffset.json"
+    offsets.rename(f"{offsets}.copy")
+    return "copy the file from the broker's store"
+
+
+def _without_queues(store: Path) -> str:
+    shutil.rmtree(store / "consumequeue" / "Topic")
+    _write_topics(store, "SimpleCQ")
+    return "topic Topic has no queues; --output names another place of them"
+
+
+def _queues_elsewhere(store: Path) -> Words:
+    return ("--output", store.parent / "all" / store.name)
+
+
+RESET = ("groups", "reset", STORE, "billing", "--topic", "Topic", "--earliest")
 STATES: Sequence[tuple[Callable[[Path], str], Sequence[Callable[[Path], Words]], Words]] = (
     (_moved, (_correct, _another), ("status", STORE)),
     (_without_comma, (_with_comma, _without_archive), ("status", STORE)),
@@ -124,6 +223,14 @@ STATES: Sequence[tuple[Callable[[Path], str], Sequence[Callable[[Path], Words]],
     (_overlap, (_remove,), ("status", STORE)),
     (_other_size, (_size_by_option, _size_by_file), ("status", STORE)),
     (_torn_offsets, (_restore,), ("groups", "list", STORE)),
+    (_no_offsets, (_restore,), ("groups", "list", STORE)),
+    (_without_queues, (_queues_elsewhere,), RESET),
+    (_copy_of_a_file, (_remove_copy, _complete_copy), ("status", STORE)),
+    (_no_number, (_take_out,), ("status", STORE)),
+    (_wrong_levels, (_levels,), ("status", STORE)),
+    (_log_elsewhere, (_with_a_log, _stated_log), ("status", STORE)),
+    (_no_topics, (_simple,), ("verify", STORE)),
+    (_wrong_kind, (_simple,), ("verify", STORE)),
 )
 
 
@@ -225,3 +332,34 @@ def test_stores_of_one_name(tmp_path: Path, place: dict[str, Path], call: Call) 
     assert done.returncode == 2
     done = call("verify", "--stores", f"{links}/*", "--outputs", outputs)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_indexes_of_different_sizes(place: dict[str, Path], call: Call) -> None:
+    """Stores whose indexes cannot be compared are compared without them."""
+    other = shutil.copytree(place[STORE], place[STORE].with_name("other"))
+    conf = other / "broker.conf"
+    conf.write_text(conf.read_text().replace("maxHashSlotNum=1", "maxHashSlotNum=2"))
+    diff = ("diff", place[STORE], other)
+    done = call(*diff)
+    assert (done.returncode, "leave the index out with --only" in done.stderr) == (2, True)
+    assert call(*diff, "--only", "consumequeue").returncode == 0
+
+
+def test_indexes_without_their_size(place: dict[str, Path], call: Call) -> None:
+    """Neither has a property file, and RocketMQ's default is too large; one is passed instead."""
+    pair = [shutil.copytree(place[STORE], place[STORE].with_name(name)) for name in ("a", "b")]
+    conf = place[STORE].with_name("passed.conf")
+    for root in pair:
+        (root / "broker.conf").replace(conf)
+    path = min((pair[1] / "index").iterdir())
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    done = call("diff", *pair)
+    advice = "set maxHashSlotNum in a property file and pass it with --broker-conf"
+    assert (done.returncode, advice in done.stderr) == (2, True), done.stderr
+    assert "maxHashSlotNum=1\n" in conf.read_text()
+    done = call("diff", *pair, "--broker-conf", conf)
+    assert (done.returncode, done.stderr) == (1, "")
+    path.write_bytes((pair[0] / "index" / path.name).read_bytes())
+    assert call("diff", *pair, "--broker-conf", conf).returncode == 0

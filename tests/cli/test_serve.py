@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.clients import serving
+from tests.interop.clients import served_by, serving
 from tests.readers.stores import SmallStore
 from tests.support.certificates import make_certificate
 from tests.support.cli import Call
@@ -90,7 +90,7 @@ def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
 
 
 def test_what_a_refusal_advises_is_served(store: Path, tmp_path: Path) -> None:
-    """Stores of one name, and a certificate whose key is in another file."""
+    """Stores of one name, a certificate whose key is in another file, a run that follows."""
     second, linked = tmp_path / "other" / "store", tmp_path / "linked"
     shutil.copytree(store, second)
     linked.symlink_to(second)
@@ -107,6 +107,8 @@ def test_what_a_refusal_advises_is_served(store: Path, tmp_path: Path) -> None:
     with (second / "broker.conf").open("a") as named:
         named.write("brokerName=another\n")
     with serving(store, second):
+        pass
+    with served_by("run", store, "--output", tmp_path / "built", "--serve", "127.0.0.1:0"):
         pass
 
 

@@ -303,7 +303,7 @@ def test_without_a_terminal_it_names_status(live: LiveStore) -> None:
     """One line, exit code 2: for a pipe, and for a terminal that cannot place its cursor."""
     done = reput("top", live.root, "--output", live.output)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-    assert "reput status" in done.stderr
+    assert f"reput status {live.root} --output {live.output} shows the same" in done.stderr
     with Screen(*REPUT, "top", live.root, TERM="dumb") as screen:
         assert screen.exit_code() == 2
     assert b"reput status" in screen.sent

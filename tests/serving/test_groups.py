@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from pathlib import Path
 from typing import cast
 
@@ -141,14 +142,43 @@ def test_a_rolling_start_of_many_is_told_in_few_notices() -> None:
         loop.run_until_complete(run())
 
 
-def test_one_id_is_one_member(port: int) -> None:
-    """This holds for any number of connections; otherwise the shares of others would shift."""
+def test_one_id_is_one_member(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    """This holds for any number of connections; otherwise the shares of others would shift. The log
+    says so; with a name for each of them nothing is said, and both are members."""
+    caplog.set_level(logging.WARNING, "reput")
     with Client(port) as first, Client(port) as second:
         for client in (first, second):
             assert client.ask(HEART_BEAT, {}, heartbeat("same", "g2", "Topic_1")).code == 0
         assert members(first, "g2") == ["same"]
         first.socket.close()
         assert members(second, "g2") == ["same"]
+    (line,) = caplog.messages
+    assert line.startswith("client id same of group g2 is used by 127.0.0.1")
+    assert line.endswith("; give each instance a name")
+    caplog.clear()
+    with Client(port) as first, Client(port) as second:
+        for client, name in ((first, "one"), (second, "two")):
+            assert client.ask(HEART_BEAT, {}, heartbeat(name, "g2", "Topic_1")).code == 0
+        assert members(first, "g2") == ["one", "two"]
+    assert caplog.messages == []
+
+
+def test_members_that_want_different_messages(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says what each of them wants, until all want the same."""
+    caplog.set_level(logging.WARNING, "reput")
+    with Client(port) as first, Client(port) as second:
+        assert first.ask(HEART_BEAT, {}, heartbeat("a", "g9", "Topic_1:x")).code == 0
+        second.send(HEART_BEAT, {}, heartbeat("b", "g9", "Topic_1:y"))
+        assert {second.receive().code, second.receive().code} == {0, NOTICE}
+        (line,) = caplog.messages
+        assert "topic Topic_1: b wants 'y' and a 'x'; " in line
+        assert line.endswith("give all members the same")
+        caplog.clear()
+        second.send(HEART_BEAT, {}, heartbeat("b", "g9", "Topic_1:x", version=2))
+        while second.receive().code == NOTICE:
+            continue
+        assert members(first, "g9") == ["a", "b"]
+    assert caplog.messages == []
 
 
 def test_broadcasting_members_are_not_notified(port: int) -> None:

@@ -5,18 +5,22 @@ The readers are called as Spark's planner and tasks call them.
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from reput.sources.commitlog import CommitLogBatchReader
 from reput.sources.commitlogoptions import CommitLogOptions
 from reput.sources.consumequeue import ConsumeQueueBatchReader
 from reput.sources.queueoptions import ConsumeQueueOptions
-from reput.store.errors import ReputError
+from reput.store.errors import CommitLogDataLossError, ReputError, UsageError
 from reput.store.rows.rowschema import ROWS_SCHEMA
+from tests.sources.test_contract import stream_reader
 
 Options = Mapping[str, str]
 LATE = "4000000000000"
@@ -80,6 +84,13 @@ def lose_a_log_file(store: Path) -> None:
          [{**OF_ONE, "startingOffsets": ALL_QUEUES}]),
         (read_queues, leave, {"topiks": "Topic_0"}, "did you mean topics", [OF_ONE]),
         (read_queues, leave, {"tags": " "}, "give * for all", [{"tags": "*"}]),
+        (read_queues, leave, {"tags": "sql:a > 1"}, "filter the rows to select by properties",
+         [{}]),
+        (read_log, leave, {"startingOffsets": "latest"}, "must begin at or before its end",
+         [{"startingOffsets": "earliest"}, {"startingOffsets": "0"}]),
+        (read_log, leave, {"startingOffsets": "1"}, "one starts at 0", [{"startingOffsets": "0"}]),
+        (read_log, leave, {"paths": '["a", "b"]'}, "read each store by itself", [{}]),
+        (read_queues, leave, {"path": "/data/*"}, "read each store by itself", [{}]),
     ],
 )  # fmt: skip
 def test_a_read(
@@ -98,3 +109,34 @@ def test_a_read(
     assert advice in str(refused.value)
     for options in right:
         assert (read(store, options) > 0) == ("startingTimestamp" not in options)
+
+
+def test_a_topic_with_queues_of_both_kinds(golden: Callable[[str], Path]) -> None:
+    """The one that topics.json does not declare is taken away."""
+    store = golden("plain")
+    rows = read_queues(store, {})
+    other = store / "batchconsumequeue" / "Topic_0" / "0" / f"{0:020}"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(bytes(9200))
+    with pytest.raises(UsageError, match="keep the one that config/topics"):
+        read_queues(store, {})
+    topics = json.loads((store / "config" / "topics.json").read_text())["topicConfigTable"]
+    assert "BatchCQ" not in str(topics["Topic_0"])
+    shutil.rmtree(store / "batchconsumequeue" / "Topic_0")
+    assert read_queues(store, {}) == rows
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_stream_of_a_store_that_moved(golden: Callable[[str], Path]) -> None:
+    """With the identity that its offsets name it goes on."""
+    store = golden("plain")
+    reader = stream_reader(store, startingOffsets="earliest")
+    offset = reader.initialOffset()
+    moved = store.rename(store.with_name("moved"))
+    with pytest.raises(CommitLogDataLossError, match="with option storeId") as refused:
+        reader = stream_reader(moved)
+        reader.partitions(offset, reader.latestOffset(offset, ReadAllAvailable()))
+    identity = str(offset["store"])
+    assert identity in str(refused.value)
+    reader = stream_reader(moved, storeId=identity)
+    assert reader.partitions(offset, reader.latestOffset(offset, ReadAllAvailable()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import re
 import shutil
 import venv
 from collections.abc import Callable
@@ -296,15 +297,21 @@ def test_trigger_once_takes_the_last_record(
 def test_an_interpreter_of_workers_without_the_sources_is_named(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the variable that chooses it, when a source is registered."""
+    """With the variable that chooses it, when a source is registered; what it is set to then has
+    them."""
     venv.create(tmp_path / "empty")
     python = tmp_path / "empty" / "bin" / "python"
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
     for source in (CommitLogDataSource, ConsumeQueueDataSource):
-        with pytest.raises(UsageError, match=f"{python}, which cannot .* set PYSPARK_PYTHON="):
+        with pytest.raises(UsageError, match=f"{python}, which cannot ") as refused:
             spark.dataSource.register(source)
+    chosen = re.search(r"set PYSPARK_PYTHON=(\S+) in the environment", str(refused.value))
+    assert chosen is not None
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", chosen[1])
+    for source in (CommitLogDataSource, ConsumeQueueDataSource):
+        spark.dataSource.register(source)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -1,4 +1,4 @@
-"""What a run's error says to do, most often to start it again, is done where the run ends so."""
+"""A run's error says what to do, most often to start it again: done where the run ends so."""
 
 from __future__ import annotations
 
