@@ -224,14 +224,14 @@ class Committer:
     def publish(self, batch: DispatchBatch) -> None:
         """Tell of a batch that is committed: readers by their files, followers, RocketMQ by its
         checkpoint file; then remove expired files. After OutputError the batch is durable all the
-        same."""
-        self._watermark.check_owned()
+        same. Raises OwnershipError where another dispatcher has taken over."""
         current = self._watermark.current
         if current and batch.end == current.end_offset:
             if not self._indexes.on_executors:
                 self._ends.write(current, self._writers, only_if_due=True)
             self._followers.advance(batch.end)
             self._on_watermark(batch.runs)
+        self._watermark.check_owned()
         if current:
             self._store_checkpoint.write(current, self._writers, only_if_due=True)
         self._expire()

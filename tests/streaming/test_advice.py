@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,8 @@ from reput.checkpoints.ownership import Ownership
 from reput.store.errors import OwnershipError, StoreError
 from reput.store.runs.packedschema import PACKED_SCHEMA
 from reput.streaming.config import DispatcherConfig
-from reput.streaming.executors import build_on_executors
 from reput.streaming.foreachbatch import BatchFunction
 from reput.streaming.progress import Progress
-from reput.upkeep.rebuild import rebuild
 from tests.support.cli import ROOT, Call
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import log_records, tree
@@ -65,27 +62,6 @@ def is_sound(call: Call, output: DerivedOutput) -> bool:
     """Whether all that the log holds is in the output, and nothing else."""
     place = (output.store, "--output", output.root)
     return call("verify", *place).returncode == 0 == call("doctor", *place).returncode
-
-
-def test_a_rebuild_on_executors_whose_job_is_cancelled(
-    output: DerivedOutput, call: Call, spark: SparkSession
-) -> None:
-    """By another hand than the run's own, such as Spark's page; nothing has changed."""
-    output.start()
-    before = tree(output.root / "consumequeue")
-
-    def cancel(_: Progress) -> None:
-        spark.sparkContext.cancelAllJobs()
-
-    config = DispatcherConfig(output.store, output.root)
-    with pytest.raises(StoreError, match=r"nothing is replaced, start it again") as lost:
-        rebuild(config, threading.Event(), cancel, build=build_on_executors)
-    assert "the rebuild failed: " in str(lost.value)
-    assert tree(output.root / "consumequeue") == before
-    done = call("rebuild", output.store, "--output", output.root, "--executors")
-    assert done.returncode == 0, done.stderr
-    assert tree(output.root / "consumequeue") == before
-    assert is_sound(call, output)
 
 
 def test_spark_that_has_stopped_under_several_stores(output: DerivedOutput, call: Call) -> None:

@@ -35,6 +35,9 @@ class Commits:
             raise NoSpaceError("the disk is full")
         return DispatchCounts(messages=1)
 
+    def publish(self, batch: DispatchBatch) -> None:
+        """Nobody is told of it."""
+
 
 @pytest.fixture
 def commits() -> Commits:
