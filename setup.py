@@ -20,12 +20,10 @@ class BuildManual(Command):
     editable_mode = False
 
     def initialize_options(self) -> None:
-        """Set ``build_base``, the directory of all that is built, which ``build`` knows."""
-        self.build_base: str | None = None
+        """There are none."""
 
     def finalize_options(self) -> None:
-        """Take it over."""
-        self.set_undefined_options("build", ("build_base", "build_base"))
+        """There are none."""
 
     def run(self) -> None:
         """Write the pages, and name them to the step that collects what a wheel installs."""
@@ -34,7 +32,7 @@ class BuildManual(Command):
         sys.path += [str(ROOT), str(ROOT / "src")]
         from docs.manual import pages  # noqa: PLC0415
 
-        place = Path(self.build_base or "build") / "man"
+        place = Path(self.get_finalized_command("build").build_base) / "man"
         place.mkdir(parents=True, exist_ok=True)
         made = pages(self.distribution.get_version())
         for name, text in made.items():
@@ -43,8 +41,8 @@ class BuildManual(Command):
         self.distribution.data_files = [("share/man/man1", paths)]
 
     def get_source_files(self) -> list[str]:
-        """Return nothing that an sdist would need beside the packages."""
-        return []
+        """Return what an sdist needs beside the packages, so that a wheel can be built from it."""
+        return ["docs/manual.py"]
 
 
 class Build(build):

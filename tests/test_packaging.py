@@ -18,15 +18,23 @@ import pytest
 from docs.manual import pages
 
 ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+BACKEND, *IMPORTED = PROJECT["build-system"]["requires"]
 FOLDERS = sorted(path.name for path in (ROOT / "src" / "reput").iterdir() if path.is_symlink())
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from this tree."""
-    place = tmp_path_factory.mktemp("wheel")
+    """The wheel, built from this tree, which keeps nothing of it outside of ``build``."""
+    before = set(ROOT.iterdir())
+    wheel = _wheel_of(ROOT, tmp_path_factory.mktemp("wheel"))
+    assert set(ROOT.iterdir()) - before <= {ROOT / "build"}
+    return wheel
+
+
+def _wheel_of(source: Path, place: Path) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
-    subprocess.run([*command, str(place), str(ROOT)], check=True, timeout=300)
+    subprocess.run([*command, str(place), str(source)], check=True, timeout=300)
     (built,) = place.glob("*.whl")
     return built
 
@@ -77,6 +85,24 @@ def test_wheel_has_what_the_code_reads_and_the_manual(wheel: Path) -> None:
     assert licences == {"LICENSE", "NOTICE"}
 
 
+def test_a_wheel_of_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:
+    """It holds docs/manual.py, too, which makes the manual pages."""
+    tree = tmp_path / "tree"
+    # what an earlier build has listed would be taken as well
+    beside = shutil.ignore_patterns(".*", "*.egg-info", "build", "tests", "bench", "__pycache__")
+    shutil.copytree(ROOT, tree, symlinks=True, ignore=beside)
+    backend = ["-m", "pip", "install", "--quiet", "--target", tmp_path / "backend", BACKEND]
+    subprocess.run([sys.executable, *backend], check=True, timeout=120)
+    made = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
+    subprocess.run(
+        [sys.executable, "-c", made], cwd=tree, check=True, timeout=120, capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "backend")},
+    )  # fmt: skip
+    (source,) = tmp_path.glob("*.tar.gz")
+    again = _wheel_of(source, tmp_path)
+    assert set(zipfile.ZipFile(again).namelist()) == set(zipfile.ZipFile(wheel).namelist())
+
+
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin directory of a new environment into which pip has installed the wheel, without the
@@ -114,11 +140,8 @@ def test_man_shows_a_page_of_the_installed_commands(installed: Path) -> None:
 
 def test_the_build_takes_the_versions_that_the_commands_take() -> None:
     """It imports the commands for their pages."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        project = tomllib.load(file)
-    setuptools, *imported = project["build-system"]["requires"]
-    assert setuptools.startswith("setuptools>=")
-    assert set(imported) <= set(project["project"]["dependencies"])
+    assert BACKEND.startswith("setuptools>=")
+    assert set(IMPORTED) <= set(PROJECT["project"]["dependencies"])
 
 
 def _run(installed: Path, home: Path, *arguments: str) -> str:
