@@ -232,8 +232,7 @@ class Committer:
             self._followers.advance(batch.end)
             self._on_watermark(batch.runs)
         self._watermark.check_owned()
-        if current:
-            self._store_checkpoint.write(current, self._writers, only_if_due=True)
+        self._store_checkpoint.write(current, self._writers, only_if_due=True)
         self._expire()
 
     def _warn_of_moved(self) -> None:
