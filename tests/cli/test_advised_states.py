@@ -18,62 +18,57 @@ from tests.support.derived_output import DerivedOutput
 __all__ = ["place"]
 
 
-def _moved(store: Path) -> str:
+def _set(store: Path, lines: str) -> None:
+    """Add settings to the store's property file."""
+    with (store / "broker.conf").open("a") as conf:
+        conf.write(lines)
+
+
+def _replace(store: Path, pattern: str, text: str) -> Words:
+    """Correct settings in the store's property file."""
     conf = store / "broker.conf"
-    conf.write_text(conf.read_text() + "storePathCommitLog=/nowhere/commitlog\n")
+    conf.write_text(re.sub(pattern, text, conf.read_text()))
+    return ()
+
+
+def _moved(store: Path) -> str:
+    _set(store, "storePathCommitLog=/nowhere/commitlog\n")
     return "correct the file or pass another with --broker-conf"
 
 
 def _correct(store: Path) -> Words:
-    conf = store / "broker.conf"
-    conf.write_text(conf.read_text().replace("/nowhere/commitlog", str(store / "commitlog")))
-    return ()
+    return _replace(store, "storePathCommitLog=.*", f"storePathCommitLog={store / 'commitlog'}")
 
 
 def _another(store: Path) -> Words:
     conf, other = store / "broker.conf", store.with_name("other.conf")
-    other.write_text(conf.read_text().replace("/nowhere/commitlog", str(store / "commitlog")))
+    wrong = conf.read_text()
+    _correct(store)
+    conf.rename(other)
+    conf.write_text(wrong)
     return ("--broker-conf", other)
 
 
 def _without_comma(store: Path) -> str:
-    conf, log = store / "broker.conf", store / "commitlog"
     (store / "archive").mkdir()
-    lines = f"storePathCommitLog={log}\nreadOnlyCommitLogStorePaths={store / 'archive'}\n"
-    conf.write_text(conf.read_text() + lines)
+    log = f"storePathCommitLog={store / 'commitlog'}\n"
+    _set(store, f"{log}readOnlyCommitLogStorePaths={store / 'archive'}\n")
     return (
         "end storePathCommitLog with one to have both read, or take readOnlyCommitLogStorePaths out"
     )
 
 
 def _with_comma(store: Path) -> Words:
-    conf = store / "broker.conf"
-    conf.write_text(re.sub("(storePathCommitLog=.*)", r"\1,", conf.read_text()))
-    return ()
+    return _replace(store, "(storePathCommitLog=.*)", r"\1,")
 
 
 def _without_archive(store: Path) -> Words:
-    conf = store / "broker.conf"
-    conf.write_text(re.sub("readOnlyCommitLogStorePaths=.*\n", "", conf.read_text()))
-    return ()
+    return _replace(store, "readOnlyCommitLogStorePaths=.*\n", "")
 
 
 def _literal(store: Path) -> str:
-    conf = store / "broker.conf"
-    conf.write_text(conf.read_text() + "storePathCommitLog=nowhere/commitlog\n")
+    _set(store, "storePathCommitLog=nowhere/commitlog\n")
     return "write whole paths, with commas and no spaces between, there or in another file"
-
-
-def _whole(store: Path) -> Words:
-    conf = store / "broker.conf"
-    conf.write_text(conf.read_text().replace("nowhere/commitlog", str(store / "commitlog")))
-    return ()
-
-
-def _whole_elsewhere(store: Path) -> Words:
-    conf, other = store / "broker.conf", store.with_name("other.conf")
-    other.write_text(conf.read_text().replace("nowhere/commitlog", str(store / "commitlog")))
-    return ("--broker-conf", other)
 
 
 def _overlap(store: Path) -> str:
@@ -88,8 +83,7 @@ def _remove(store: Path) -> Words:
 
 
 def _other_size(store: Path) -> str:
-    conf = store / "broker.conf"
-    conf.write_text(conf.read_text() + "mappedFileSizeCommitLog=8192\n")
+    _set(store, "mappedFileSizeCommitLog=8192\n")
     return "set mappedFileSizeCommitLog (broker.conf or --commitlog-file-size) to the size"
 
 
@@ -99,10 +93,8 @@ def _size_by_option(store: Path) -> Words:
 
 
 def _size_by_file(store: Path) -> Words:
-    conf = store / "broker.conf"
     size = min((store / "commitlog").iterdir()).stat().st_size
-    conf.write_text(conf.read_text().replace("8192", str(size)))
-    return ()
+    return _replace(store, "8192", str(size))
 
 
 def _torn_offsets(store: Path) -> str:
@@ -123,8 +115,7 @@ def _copy_of_a_file(store: Path) -> str:
     shutil.copytree(log, second)
     with min(second.iterdir()).open("r+b") as file:
         file.write(b"x")
-    conf = store / "broker.conf"
-    conf.write_text(conf.read_text() + f"storePathCommitLog={log},{second}\n")
+    _set(store, f"storePathCommitLog={log},{second}\n")
     return "remove the one that does not belong to this log, or wait until a running copy is comp"
 
 
@@ -139,27 +130,21 @@ def _complete_copy(store: Path) -> Words:
 
 
 def _no_number(store: Path) -> str:
-    conf = store / "broker.conf"
-    conf.write_text(conf.read_text() + "mappedFileSizeConsumeQueue=0\n")
+    _set(store, "mappedFileSizeConsumeQueue=0\n")
     return "it must be a number from "
 
 
 def _take_out(store: Path) -> Words:
-    conf = store / "broker.conf"
-    conf.write_text("".join(conf.read_text().splitlines(keepends=True)[:-1]))
-    return ()
+    return _replace(store, "mappedFileSizeConsumeQueue=.*\n\\Z", "")
 
 
 def _wrong_levels(store: Path) -> str:
-    conf = store / "broker.conf"
-    conf.write_text(conf.read_text() + "messageDelayLevel=1s  5x\n")
+    _set(store, "messageDelayLevel=1s  5x\n")
     return "write numbers with s, m, h or d, and one blank between"
 
 
 def _levels(store: Path) -> Words:
-    conf = store / "broker.conf"
-    conf.write_text(conf.read_text().replace("1s  5x", "1s 5m 2h 1d"))
-    return ()
+    return _replace(store, "1s  5x", "1s 5m 2h 1d")
 
 
 def _log_elsewhere(store: Path) -> str:
@@ -219,7 +204,7 @@ RESET = ("groups", "reset", STORE, "billing", "--topic", "Topic", "--earliest")
 STATES: Sequence[tuple[Callable[[Path], str], Sequence[Callable[[Path], Words]], Words]] = (
     (_moved, (_correct, _another), ("status", STORE)),
     (_without_comma, (_with_comma, _without_archive), ("status", STORE)),
-    (_literal, (_whole, _whole_elsewhere), ("status", STORE)),
+    (_literal, (_correct, _another), ("status", STORE)),
     (_overlap, (_remove,), ("status", STORE)),
     (_other_size, (_size_by_option, _size_by_file), ("status", STORE)),
     (_torn_offsets, (_restore,), ("groups", "list", STORE)),
