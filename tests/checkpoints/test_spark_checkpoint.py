@@ -75,6 +75,17 @@ CASES = (
 )
 
 
+@pytest.mark.parametrize("path", ["metadata", "commits/0"])
+def test_a_checkpoint_without_batches_may_be_damaged(tmp_path: Path, path: str) -> None:
+    """An empty one has no position; half a file of it, or a commit alone, is a loss."""
+    for name in ("offsets", "commits"):
+        (tmp_path / name).mkdir()
+    assert read_positions(tmp_path, STORE) == []
+    (tmp_path / path).write_text("{")
+    with pytest.raises(DamagedCheckpointError):
+        read_positions(tmp_path, STORE)
+
+
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param

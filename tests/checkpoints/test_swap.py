@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from reput.checkpoints.ownership import Ownership
-from reput.checkpoints.swap import build_root, check_swappable, drop_replaced, finish_swap, swap_in
+from reput.checkpoints.swap import (
+    build_root,
+    check_swappable,
+    drop_replaced,
+    finish_swap,
+    has_begun_swap,
+    swap_in,
+)
 from reput.store import fsops
 from reput.store.errors import OutputError, OwnershipError, StoreError, UsageError
 from reput.store.files import ASIDE_DIRECTORY
@@ -133,7 +140,7 @@ def test_a_killed_swap_is_old_or_new_and_the_next_start_ends_it(
     for ordinal in count(1):
         output = make_output(tmp_path / "output")
         killed = is_killed_at(ordinal, partial(swap_in, output, PARTS), failpoints)
-        found = generations(output)
+        begun, found = has_begun_swap(output), generations(output)
         if not failpoints:
             # a name never stands for nothing, but where one side has nothing
             assert "absent" not in found
@@ -142,7 +149,8 @@ def test_a_killed_swap_is_old_or_new_and_the_next_start_ends_it(
         for again in count(rng.randrange(1, 11), 10):
             if not is_killed_at(again, partial(finish_swap, output), failpoints):
                 break
-        found = generations(output)
+        before, found = found, generations(output)
+        assert found[0] == "new" if begun else found == before
         outcomes.add(found[0])
         if found[0] == "new":
             assert_swapped(output)

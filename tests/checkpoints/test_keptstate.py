@@ -1,0 +1,31 @@
+"""The positions that a rewind sets aside: ours are listed and dropped, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reput.checkpoints.keptstate import drop_kept, keep_state, list_kept
+from tests.support.golden import tree
+
+
+def test_directories_of_other_names_stay(tmp_path: Path) -> None:
+    """A copy that an operator has made beside ours is no rewind, and its name is no number."""
+    output, spark = tmp_path / "output", tmp_path / "output" / "reput" / "spark"
+    state = output / "reput"
+    state.mkdir(parents=True)
+    (state / "watermark").write_bytes(b"1")
+    first = keep_state(output, spark, 200, 100)
+    others = [state / name for name in ("rewound-1.copy", "rewound-old", "rewound-01")]
+    for other in others:
+        other.mkdir()
+        (other / "watermark").write_bytes(b"2")
+    second = keep_state(output, spark, 100, 50)
+    assert (first.name, second.name) == ("rewound-1", "rewound-2")
+    kept = list_kept(output, spark)
+    assert [(rewind.path, rewind.from_offset, rewind.to_offset) for rewind in kept] == [
+        (first, 200, 100), (second, 100, 50),
+    ]  # fmt: skip
+    assert drop_kept(output, spark) == kept
+    assert {path.split("/")[0] for path in tree(state)} == {
+        "watermark", *(other.name for other in others),
+    }  # fmt: skip
