@@ -181,7 +181,7 @@ def _agreement(
         raise CommitLogError(
             f"{noticed}, and none of the {cut} units of the queues points to a record that the log "
             "has: this is another log, and nothing was cut; give the one that was dispatched, or "
-            "a fresh --output"
+            "a fresh `output=`"
         )
     if not kept:
         return Agreement(log_end, -1, 0, watermark.last_store_timestamp, 0, 0)
@@ -191,7 +191,7 @@ def _agreement(
         raise CommitLogError(
             f"{noticed}, and only {kept} of the {kept + cut} units of the queues point to records "
             f"that the log has, those up to {end}: too few to show that it is the same log, and "
-            "nothing was cut; give the one that was dispatched, or a fresh --output"
+            "nothing was cut; give the one that was dispatched, or a fresh `output=`"
         )
     for queue, count in zip(queues, counts, strict=True):
         queue.check_samples(count, f"{noticed}, {kept} of {kept + cut} units agree up to {end}")
@@ -349,7 +349,7 @@ class _Queue:
                     f"{noticed}, but the record at physical offset {real[1]['offset']} is not the "
                     f"one that topic {self._key.topic} queue {self._key.queue_id} was built from: "
                     "this is another log, or a damaged one, and nothing was cut; give the one that "
-                    "was dispatched, or a fresh --output"
+                    "was dispatched, or a fresh `output=`"
                 )
             step = min(step * 4, count) if step < count else 0
 

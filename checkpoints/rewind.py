@@ -138,7 +138,7 @@ def _start_of_batch(history: History, number: int) -> int:
     known = [one.batch_id for one in history.batches if one.start is not None]
     if not known:
         raise UsageError(
-            "spark's checkpoint lists no batch; give the --checkpoint of reput run, or rewind to "
+            "spark's checkpoint lists no batch; give the `checkpoint=` of reput run, or rewind to "
             "an offset, a file or a time"
         )
     raise UsageError(

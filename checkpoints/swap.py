@@ -93,7 +93,7 @@ def check_swappable(output: Path, parts: Iterable[str]) -> None:
         if path.is_symlink() or (path.exists() and path.stat().st_dev != device):
             raise UsageError(
                 f"{path} is a link or on another file system than {output}, so that nothing built "
-                "beside it can take its place; build into another output with --output DIR"
+                "beside it can take its place; build into another output with `output=DIR`"
             )
 
 

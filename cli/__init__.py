@@ -212,7 +212,7 @@ def main() -> None:
         fail(line, error.exit_code)
     except ReputError as error:
         _leave_stdout()
-        fail(str(error), error.exit_code)
+        fail(str(error), error.exit_code, error.fields)
     except OSError as error:
         _leave_stdout()
         if error.filename is not None:

@@ -11,6 +11,7 @@ import typer
 
 from reput.cli import options, render, tables
 from reput.cli.commands import Command, DefaultGroup
+from reput.cli.settingflags import with_flags
 from reput.store.config import StoreSettings
 from reput.store.errors import UsageError
 
@@ -130,12 +131,12 @@ def verify(
 
     found = check(settings, output or store, checkpoint)
     if as_json:
-        render.print_json(asdict(found))
+        render.print_report(asdict(found))
     else:
         for line in found.problems:
-            tables.print_line(f"damaged: {line}")
+            tables.print_line(f"damaged: {with_flags(line)}")
         for line in found.next_start:
-            tables.print_line(f"next start: {line}")
+            tables.print_line(f"next start: {with_flags(line)}")
         count = len(found.problems)
         tables.print_line(tables.counted(count, "problem") if count else "no problems")
     if found.problems:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import typer
 
 from reput.cli import options, render, tables
+from reput.cli.settingflags import with_flags
 from reput.store.config import StoreSettings
 
 FOUND = 1
@@ -29,10 +30,10 @@ def doctor(
     finds = examine(settings, output or store)
     command = next((one.command for one in finds if one.command is not None), None)
     if as_json:
-        render.print_json({"finds": [asdict(one) for one in finds], "next": command})
+        render.print_report({"finds": [asdict(one) for one in finds], "next": command})
     else:
         for one in finds:
-            tables.print_line(f"{one.state}: {tables.escaped(one.text)}")
+            tables.print_line(f"{one.state}: {tables.escaped(with_flags(one.text))}")
         if not any(one.is_wrong for one in finds):
             tables.print_line("nothing is wrong; reput verify compares each entry with the log")
         elif command is None:

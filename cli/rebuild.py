@@ -201,7 +201,7 @@ def _show_all(stores: Sequence[StoreRebuild], dry_run: bool, as_json: bool) -> N
             }
             for one in stores
         ]
-        render.print_json({"stores": found})
+        render.print_report({"stores": found})
     else:
         result = "built and compared" if dry_run else "replaced"
         rows = [

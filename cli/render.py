@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 import typer
 
 from reput import INTERRUPTED, interrupts
+from reput.cli.settingflags import with_flags
 from reput.cli.tables import escaped, human_bytes, human_seconds, known, lag_text
 from reput.streaming.logcontext import store_name
 from reput.streaming.waiting import until_ready
@@ -65,10 +66,12 @@ class _Stderr:
         self.bar: Bar | None = None
 
     def say(self, level: str, fields: Mapping[str, object], plain: str) -> None:
-        """Write one line at once: ``plain`` for people, ``fields`` for machines."""
+        """Write one line at once: ``plain`` for people, ``fields`` for machines. A setting that a
+        line of the library names is shown as its option."""
         if self.as_json:
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             plain = json_text({"time": now, "level": level, **fields})
+        plain = with_flags(plain)
         # never broken, so that a line can be copied and searched for
         if self.bar is None:
             typer.echo(plain, err=True)
@@ -77,12 +80,14 @@ class _Stderr:
 
 
 _stderr = _Stderr()
+_NOT_RETRIABLE: Mapping[str, object] = {"retriable": False}
 
 
-def fail(line: str, code: int) -> NoReturn:
-    """Write an error line on stderr, and exit with ``code``: 1 for failed, 2 for called wrongly."""
+def fail(line: str, code: int, fields: Mapping[str, object] = _NOT_RETRIABLE) -> NoReturn:
+    """Write an error line on stderr, and exit with ``code``: 1 for failed, 2 for called wrongly;
+    ``fields`` are those of ``ReputError`` for machines."""
     text = " ".join(line.split())
-    _stderr.say("error", {"event": text}, f"reput: error: {escaped(text)}")
+    _stderr.say("error", {"event": text, **fields}, f"reput: error: {escaped(text)}")
     sys.exit(code)
 
 
@@ -107,6 +112,12 @@ def _json_escape(character: str) -> str:
 def print_json(fields: object, **options: Any) -> None:
     """Print a result for machines as a line on stdout, in UTF-8 whatever the locale is."""
     typer.echo(json_text(fields, **options).encode())
+
+
+def print_report(fields: object) -> None:
+    """Print a result that holds lines of the library, and nothing of a message, like
+    ``print_json``; settings that they name are shown as options."""
+    typer.echo(with_flags(json_text(fields)).encode())
 
 
 class _Handler(logging.Handler):

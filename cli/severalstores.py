@@ -129,7 +129,7 @@ def show(supervised: Supervisor, as_json: bool) -> None:
     """Print the summary of all stores. Raises StoreError where one of them has failed."""
     found: list[dict[str, Any]] = [store.summary() for store in supervised.stores]
     if as_json:
-        render.print_json({"stores": found})
+        render.print_report({"stores": found})
     else:
         columns = ("store", "messages", "there already", "gaps", "quarantined", "watermark")
         rows = [

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from reput.cli import options, render, severalstores, tables
+from reput.cli.settingflags import with_flags
 from reput.cli.statuscheck import Checked, check
 from reput.store.commandline import command_line
 from reput.store.config import NO_PROPERTY_FILE, StoreSettings
@@ -120,7 +121,7 @@ def status(
             if watch and not as_json and tables.is_terminal():
                 sys.stdout.write(CLEAR_FROM_HOME)
             if as_json:
-                render.print_json(found.content)
+                render.print_report(found.content)
             else:
                 found.show()
             if not watch or stop.wait(WATCH_SECONDS):
@@ -299,5 +300,5 @@ def _follower_fields(found: FollowerStatus) -> dict[str, object]:
         "lag": tables.lag_text(found.lag_bytes),
         "counts": ", ".join(f"{name} {count:,}" for name, count in counts.items() if count),
         "failing since": found.failing_since,
-        "last error": found.error,
+        "last error": found.error and with_flags(found.error),
     }

@@ -9,6 +9,7 @@ from typing import NoReturn
 import typer
 
 from reput.cli import tables
+from reput.cli.settingflags import with_flags
 from reput.store.errors import ReputError
 from reput.upkeep.watch.check import Problem, State, Thresholds, problems, worst
 from reput.upkeep.watch.status import OutputStatus
@@ -42,7 +43,7 @@ def check(look: Callable[[], Sequence[Checked]], limits: Thresholds) -> NoReturn
     measures = [_measures(one, limits) for one in outputs if isinstance(one.found, OutputStatus)]
     line = f"REPUT {state.name} - {'; '.join(texts) or _summary(outputs)}"
     # what stands after a bar is read as measures
-    line = tables.escaped(" ".join(line.replace("|", "/").split()))
+    line = tables.escaped(with_flags(" ".join(line.replace("|", "/").split())))
     typer.echo(" | ".join([line, *([" ".join(measures)] if measures else [])]))
     raise typer.Exit(int(state))
 

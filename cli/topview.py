@@ -14,6 +14,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from reput.cli import tables
+from reput.cli.settingflags import with_flags
 from reput.store.state.ledger import QUEUE_OFFSET_GAP
 from reput.upkeep.watch.outputs import Reading
 
@@ -291,7 +292,7 @@ class TopView:
         if isinstance(found, str):
             folded = [
                 line
-                for part in found.split("\n")
+                for part in with_flags(found).split("\n")
                 for line in tables.folded(tables.escaped(part), columns, _MAX_FOLDED)
             ]
             return [Text(line) for line in self._window(folded, room)], ""
@@ -314,7 +315,7 @@ class TopView:
 
 def _about(reading: Reading) -> list[Text]:
     """Return the lines about the whole output, the most important first."""
-    lag, found = reading.lag, faults(reading)
+    lag, found = reading.lag, [*map(with_flags, faults(reading))]
     text = "unknown"
     if lag.bytes is not None and lag.seconds is not None:
         many = "many messages"

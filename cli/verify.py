@@ -145,7 +145,7 @@ def _verify_all(
             fields["error"] = str(error)
         stores.append(fields)
     if as_json:
-        render.print_json({"stores": stores})
+        render.print_report({"stores": stores})
     else:
         columns = ("store", "queues", "units", "index_entries", "damage", "differences")
         rows = [

@@ -143,11 +143,11 @@ def export(
     there; StoreError if ``stop`` was set, and with ``fail_on_data_loss`` where ``MessageDataset``
     raises one; OutputError.
     """
-    _check_names("--columns", columns, ROWS_SCHEMA.names)
-    _check_names("--partition-by", partition_by, PARTITIONS)
+    _check_names("`columns=`", columns, ROWS_SCHEMA.names)
+    _check_names("`partition_by=`", partition_by, PARTITIONS)
     kept = [name for name in columns if name not in partition_by]
     if not kept:
-        raise UsageError("no column is left for the files; name another one in --columns")
+        raise UsageError("no column is left for the files; name another one in `columns=`")
     form = replace(form, named_topics=selection.named_topics)
     messages = MessageDataset(settings, form, fail_on_data_loss=fail_on_data_loss)
     rows = 0
@@ -181,10 +181,10 @@ def export(
     )
 
 
-def _check_names(option: str, names: Sequence[str], known: Sequence[str] | dict[str, str]) -> None:
+def _check_names(setting: str, names: Sequence[str], known: Sequence[str] | dict[str, str]) -> None:
     for name in names:
         if name not in known:
-            raise UsageError(f"{option} names {name!r}; choose from {', '.join(known)}")
+            raise UsageError(f"{setting} names {name!r}; choose from {', '.join(known)}")
 
 
 def _pattern(topic: str) -> str:

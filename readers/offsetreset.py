@@ -103,7 +103,7 @@ def check_group(root: Path, offsets: Offsets, group: str) -> None:
     if group not in known:
         near = difflib.get_close_matches(group, known, n=1)
         meant = f" (did you mean {near[0]}?)" if near else ""
-        raise NotFoundError(f"nobody knows a group {group}{meant}; give --new to make it")
+        raise NotFoundError(f"nobody knows a group {group}{meant}; give `new=` to make it")
 
 
 def reset_to_time(
@@ -207,7 +207,7 @@ def _queue_ids(store: MessageStore, topic: str) -> list[int]:
     queue_ids = store.queue_ids(topic)
     if not queue_ids:
         store.check_topic(topic)
-        raise NotFoundError(f"topic {topic} has no queues; --output names another place of them")
+        raise NotFoundError(f"topic {topic} has no queues; `output=` names another place of them")
     return queue_ids
 
 

@@ -73,7 +73,7 @@ class ServerConfig:
         """
         if self.tls_cert is None:
             if self.tls_key is not None or self.is_tls_required:
-                raise UsageError("--tls-key and --tls-required need --tls-cert FILE")
+                raise UsageError("`tls_key=` and `is_tls_required=` need `tls_cert=FILE`")
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
@@ -82,7 +82,7 @@ class ServerConfig:
             if self.tls_key is None and isinstance(error, ssl.SSLError):
                 raise UsageError(
                     f"{self.tls_cert} holds no certificate with its private key; give the key with "
-                    "--tls-key FILE"
+                    "`tls_key=FILE`"
                 ) from error
             raise UsageError(f"cannot use the certificate {self.tls_cert}: {error}") from error
         return context

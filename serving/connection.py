@@ -343,11 +343,11 @@ def _address_text(name: object) -> str:
 _TLS_HANDSHAKE = b"\x16"
 _WITHOUT_TLS = (
     "the client uses TLS, and this server has no certificate; let the client connect without TLS, "
-    "or start the server with --tls-cert FILE --tls-key FILE"
+    "or start the server with `tls_cert=FILE` `tls_key=FILE`"
 )
 _TLS_REQUIRED = (
-    "the client does not use TLS, which --tls-required asks for; let it use TLS (Java: the system "
-    "property tls.enable=true), or start the server without --tls-required"
+    "the client does not use TLS, which `is_tls_required=` asks for; let it use TLS (Java: the "
+    "system property tls.enable=true), or start the server without `is_tls_required=`"
 )
 
 

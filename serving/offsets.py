@@ -225,7 +225,9 @@ class ConsumerOffsets:
             f"-g {group} -t {topic} -s 0 moves it to the first message"
         )
         if self._queues.begins_in_memory(topic, queue_id):
-            advice += ", and with --positions rocketmq further groups begin there, as at a broker"
+            advice += (
+                ", and with `first_position=rocketmq` further groups begin there, as at a broker"
+            )
         return advice
 
     def connection_closed(self, connection: Connection) -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from reput.store.errors import OutputError, SyncError
+from reput.store.errors import OutputError
 from reput.store.state.consumeroffset import (
     REPLACE_SECONDS,
     ConsumerOffsetFile,
@@ -81,8 +81,6 @@ class OffsetWriter:
             began = loop.time()
             try:
                 await self._append()
-            except SyncError:
-                raise
             except OutputError as error:
                 await _failed(error)
             await asyncio.sleep(max(began + JOURNAL_SECONDS - loop.time(), 0))
@@ -145,8 +143,6 @@ class OffsetWriter:
             try:
                 await loop.run_in_executor(self._replace_thread, finish, data)
                 return
-            except SyncError:
-                raise
             except OutputError as error:
                 await _failed(error)
 
@@ -168,5 +164,8 @@ class OffsetWriter:
 
 
 async def _failed(error: OutputError) -> None:
+    """Wait before the next attempt; raise the error where there must be none."""
+    if not error.retriable:
+        raise error
     logger.error("commits are not durable now: %s", error)
     await asyncio.sleep(RETRY_SECONDS)

@@ -346,7 +346,7 @@ def _directories(key: str, text: str, path: Path) -> list[tuple[Path, os.stat_re
             raise UsageError(
                 f"{key} in {path} names {part!r}, which a broker takes literally and from its "
                 "working directory, unknown here; write whole paths, with commas and no spaces "
-                "between, there or in another file (--broker-conf)"
+                "between, there or in another file (`broker_conf=`)"
             )
         try:
             status = place.stat()
@@ -368,7 +368,7 @@ def _no_directory(key: str, path: Path, part: str, reason: str | None) -> str:
     return (
         f"cannot read commitlog directory {part}, which {key} in {path} names: {reason}; mount or "
         "create it, or, where the store was copied or moved, correct the file or pass another "
-        "with --broker-conf"
+        "with `broker_conf=`"
     )
 
 

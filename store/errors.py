@@ -1,5 +1,9 @@
 """The error tree. Every leaf states in one line the problem, its place and the remedy.
 
+A line names a setting as a program gives it, in backquotes and with its equals sign, such as
+"(`broker_conf=`)" or "with `output=DIR`". The command line shows its own option in that place
+(``cli.settingflags``).
+
 ReputError
 ├── UsageError             the call is wrong: an option, a path, a value (exit code 2)
 └── StoreError             the store or the machine refuses (exit code 1)
@@ -21,6 +25,8 @@ ReputError
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
+from typing import ClassVar
 
 PASSING_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 """Numbers of errors of an address that another process, or an interface that is not up, causes: the
@@ -30,7 +36,25 @@ call is not wrong."""
 class ReputError(Exception):
     """Base of every error that reput raises on purpose; ``str()`` is the line shown."""
 
-    exit_code = 1
+    exit_code: ClassVar[int] = 1
+    retriable: ClassVar[bool] = False
+    """Whether the same call may be repeated, unchanged, by a program that nobody watches.
+
+    That takes two things. What refused the call stands outside of it, and may pass: a directory is
+    mounted, a disk gets room. And the failed call left nothing on which another one would build: a
+    write that failed counts as not written. So it is false for a wrong call, for damage and loss,
+    which stay, and for a failed fsync, after which only another process finds out what is durable.
+    It is false for another owner, too: that one may end, but which of the two shall write is for a
+    person to say.
+    """
+
+    details: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes that say what it is about."""
+
+    @property
+    def fields(self) -> Mapping[str, object]:
+        """Name -> value, for the error's JSON line: ``retriable``, and those of ``details``."""
+        return {"retriable": self.retriable} | {name: getattr(self, name) for name in self.details}
 
 
 class UsageError(ReputError):
@@ -47,6 +71,8 @@ class NotReadyError(StoreError):
     """A directory or file that a broker, a mount or another command brings is missing or not whole;
     the same call may succeed later, and whatever follows a store waits for it."""
 
+    retriable = True
+
 
 class CommitLogError(StoreError):
     """The directory is not a readable commitlog; the message names the file."""
@@ -55,11 +81,13 @@ class CommitLogError(StoreError):
 class CommitLogDataLossError(CommitLogError):
     """Requested bytes are gone from the log (``COMMITLOG_DATA_LOSS.<case>``)."""
 
+    details = ("case",)
+
     def __init__(self, case: str, detail: str) -> None:
         self.case = case
         super().__init__(
             f"COMMITLOG_DATA_LOSS.{case}: {detail}; "
-            "set failOnDataLoss to false (commands: leave out --fail-on-data-loss) to continue "
+            "set failOnDataLoss to false (`fail_on_data_loss=False`) to continue "
             "with the rest of the log"
         )
 
@@ -67,18 +95,28 @@ class CommitLogDataLossError(CommitLogError):
 class CorruptRecordError(StoreError):
     """A range is damaged and the caller asked to stop there."""
 
+    details = ("path", "physical_offset")
+
     def __init__(self, path: str, physical_offset: int, end_physical_offset: int, reason: str):
+        self.path = path
         self.physical_offset = physical_offset
         super().__init__(
             f"COMMITLOG_CORRUPT.{reason}: {path} at physical offset {physical_offset}, "
             f"{end_physical_offset - physical_offset} bytes are no record; set "
-            "onCorrupt (run: --on-corrupt) to quarantine (other commands: leave out "
-            "--fail-on-data-loss) to list the range and continue after it"
+            "onCorrupt (`DispatcherConfig.fail_on_corrupt=False`) to quarantine "
+            "(`MessageStore.fail_on_data_loss=False`) to list the range and continue after it"
         )
 
 
 class QueueGapError(StoreError):
     """Queue offsets in the log jump, and the caller asked to stop there."""
+
+    details = ("physical_offset",)
+
+    def __init__(self, line: str, physical_offset: int) -> None:
+        """``physical_offset`` is that of the message after the gap."""
+        self.physical_offset = physical_offset
+        super().__init__(line)
 
 
 class QueueFileError(StoreError):
@@ -102,15 +140,19 @@ class OwnershipError(StoreError):
 
 
 class OutputError(StoreError):
-    """A write to the output failed."""
+    """A write to the output failed; what it would have written is not there."""
+
+    retriable = True
 
 
 class NoSpaceError(OutputError):
-    """No space is left; nothing advanced, and the same write may be retried."""
+    """No space is left; nothing advanced."""
 
 
 class SyncError(OutputError):
     """fsync failed: the kernel may have dropped pages, so only a restart finds the true state."""
+
+    retriable = False
 
 
 def error_text(error: Exception) -> str:

@@ -12,13 +12,13 @@ from reput.store.errors import NotReadyError, UsageError
 from reput.store.files import BROKER_CONF_FILE, COMMIT_LOG_DIRECTORY
 
 
-def find_roots(pattern: str) -> list[Path]:
-    """Return the stores that match ``--stores``, sorted. What has neither a commitlog nor a
+def find_roots(stores: str) -> list[Path]:
+    """Return the stores that match a pattern, sorted. What has neither a commitlog nor a
     ``broker.conf`` is no store yet. Raises NotReadyError where there is none."""
     # Path.glob takes no absolute pattern
-    matching = [Path(path) for path in sorted(glob.glob(pattern))]  # noqa: PTH207
+    matching = [Path(path) for path in sorted(glob.glob(stores))]  # noqa: PTH207
     if not matching:
-        raise NotReadyError(f"--stores is {pattern!r}, which no directory matches yet")
+        raise NotReadyError(f"`stores=` is {stores!r}, which no directory matches yet")
     found = [
         root
         for root in matching
@@ -26,23 +26,23 @@ def find_roots(pattern: str) -> list[Path]:
     ]
     if not found:
         raise NotReadyError(
-            f"--stores is {pattern!r}, and nothing that matches has a {COMMIT_LOG_DIRECTORY} or a "
+            f"`stores=` is {stores!r}, and nothing that matches has a {COMMIT_LOG_DIRECTORY} or a "
             f"{BROKER_CONF_FILE} yet"
         )
     return found
 
 
-def find_stores(pattern: str, outputs: Path) -> dict[Path, Path]:
+def find_stores(stores: str, outputs: Path) -> dict[Path, Path]:
     """Return root -> output of each store of ``find_roots``. Raises UsageError for two stores of
     one name."""
     found: dict[Path, Path] = {}
     roots: dict[str, Path] = {}
-    for root in find_roots(pattern):
+    for root in find_roots(stores):
         other = roots.setdefault(root.name, root)
         if other is not root:
             raise UsageError(
                 f"{other} and {root} would both have the output {outputs / root.name}; let "
-                "--stores match symbolic links of different names"
+                "`stores=` match symbolic links of different names"
             )
         found[root] = outputs / root.name
     return found

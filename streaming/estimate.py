@@ -59,6 +59,6 @@ def warn_of_little_space(
     if needed > free:
         logger.warning(
             "the log's %d bytes need about %d bytes of queues and index, and the disk of %s has "
-            "%d: give it more room, or another --output; a run without room waits",
+            "%d: give it more room, or another `output=`; a run without room waits",
             log_end - log.min_offset, needed, output, free,
         )  # fmt: skip

@@ -48,6 +48,6 @@ def check_queues_are_ours(store: Path, output: Path) -> None:
                 "log and writes it anew"
             )
         raise UsageError(
-            f"{root} holds queues that reput did not build; write elsewhere with --output DIR, "
-            "or pass --adopt to go on with them"
+            f"{root} holds queues that reput did not build; write elsewhere with `output=DIR`, "
+            "or pass `adopt=` to go on with them"
         )

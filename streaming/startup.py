@@ -68,7 +68,7 @@ def replay_offset(config: DispatcherConfig, log: CommitLog) -> int | None:
     if text == "earliest":
         return log.min_offset
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"--replay-from is {text!r}; it must be earliest or a physical offset")
+        raise UsageError(f"`replay_from=` is {text!r}; it must be earliest or a physical offset")
     return int(text)
 
 

@@ -93,7 +93,7 @@ def read_positions(settings: StoreSettings, output: Path, checkpoint: Path | Non
         watermark = _any_watermark(settings, output)
         spark = spark_directory_of(output, checkpoint)
         if checkpoint is not None and not spark.is_dir():
-            raise UsageError(f"there is no directory {spark}; give the --checkpoint of reput run")
+            raise UsageError(f"there is no directory {spark}; give the `checkpoint=` of reput run")
         return Positions(
             watermark.end_offset, log.min_offset, LogTail(log).settled(), spark,
             read_history(spark, watermark.store_id), tuple(list_kept(output, spark)),
@@ -259,7 +259,7 @@ def _any_watermark(settings: StoreSettings, output: Path) -> Watermark:
 
 def _no_watermark(settings: StoreSettings, output: Path) -> UsageError:
     return UsageError(
-        f"{output} has no watermark: reput did not build its queues; give the --output that reput "
+        f"{output} has no watermark: reput did not build its queues; give the `output=` that reput "
         "writes, or take the queues over: "
         f"{command_line('run', settings.root, output, '--adopt', '--once')}"
     )

@@ -384,7 +384,7 @@ def _compare_index_files(
     if 0 < size < entries:
         raise UsageError(
             f"{left} and {right} are too short for {slot_count} slots; set maxHashSlotNum in a "
-            "property file and pass it with --broker-conf"
+            "property file and pass it with `broker_conf=`"
         )
     for start, end, dtype, name in (
         (entries, size, INDEX_ENTRY_DTYPE, "entry"),

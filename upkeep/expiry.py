@@ -80,6 +80,6 @@ def _watermark(log: CommitLog, built: Built) -> Watermark:
     if watermark is None:
         raise UsageError(
             f"{built.output} has no watermark: its queues are a broker's, which expires them "
-            "itself; give the --output that reput writes"
+            "itself; give the `output=` that reput writes"
         )
     return watermark

@@ -303,7 +303,7 @@ def _chosen(
         return chosen, list(chosen)
     for topic in topics:
         if topic_directory(topic.encode("utf-8", "surrogateescape")) != topic:
-            raise UsageError(f"--topic is {topic!r}, which has no queues: it is not a plain name")
+            raise UsageError(f"`topics=` is {topic!r}, which has no queues: it is not a plain name")
     check_topics(topics, config.store, config.output)
     return chosen, [f"{kind}/{topic}" for kind in chosen for topic in topics]
 
@@ -401,5 +401,5 @@ def _check_space(output: Path) -> None:
     if needed > free:
         raise NoSpaceError(
             f"a rebuild of {output} needs about {needed} bytes besides the old files, {free} are "
-            "free; make room, or build into another output with --output DIR"
+            "free; make room, or build into another output with `output=DIR`"
         )

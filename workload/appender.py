@@ -200,5 +200,5 @@ def _now_ms() -> int:
 def _too_large(size: int, file_size: int) -> str:
     return (
         f"a message of {size} bytes does not fit into a commitlog file of {file_size} bytes; "
-        "make the files larger (--commitlog-file-size)"
+        "make the files larger (`Appender.file_size=`)"
     )

@@ -145,7 +145,8 @@ class DeltaFollower:
         if position is None and not self._shared and self._table.file_uris():
             raise UsageError(
                 "the table holds only rows of other writers: give this output its own table, or "
-                "the identity that the store has, or shall have, in this one (--delta-store-id)"
+                "the identity that the store has, or shall have, in this one "
+                "(`DeltaTarget.store_id=`)"
             )
         return position
 

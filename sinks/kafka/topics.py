@@ -72,8 +72,8 @@ def check_topic(name: str) -> None:
     """Raises UsageError unless ``name`` is a valid topic name on Kafka."""
     if not name or name in (".", "..") or not _LEGAL.match(name) or len(name) > MAX_NAME_LENGTH:
         raise UsageError(
-            f"--kafka-arrivals is {name!r}; a topic's name on Kafka has 1 to {MAX_NAME_LENGTH} "
-            "letters, digits and . _ -"
+            f"`KafkaArrivalsTarget.topic=` is {name!r}; a topic's name on Kafka has 1 to "
+            f"{MAX_NAME_LENGTH} letters, digits and . _ -"
         )
 
 

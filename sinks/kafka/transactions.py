@@ -115,7 +115,7 @@ class KafkaTransactions:
         if self._owned and self._last_position().get("instance") != self._instance:
             raise OwnershipError(
                 f"another process has begun to write to Kafka as {self._transactional_id}; "
-                "stop one of the two, or give it another --kafka-store-id"
+                "stop one of the two, or give it another `KafkaSettings.store_id=`"
             )
         self._partitions.clear()
         self.add_partitions({self.position_topic: 1})
@@ -287,7 +287,7 @@ class KafkaTransactions:
     def _refused(self, cause: BaseException, topic: str, offset: int, size: int) -> StoreError:
         return StoreError(
             f"Kafka refuses the message at physical offset {offset} for topic {topic}, "
-            f"{size} bytes: {cause}; raise --kafka-max-message-bytes "
+            f"{size} bytes: {cause}; raise `KafkaSettings.max_message_bytes=` "
             f"({self._settings.max_message_bytes}), and max.message.bytes of the topic"
         )
 

@@ -285,9 +285,9 @@ class CommitLog:
                     else f"{first.path.name} has"
                 )
                 raise CommitLogError(
-                    f"commitlog file {segment.path} has {sizes[segment.path]} bytes but "
-                    f"{stated} {expected}; restore the file, or set mappedFileSizeCommitLog "
-                    "(broker.conf or --commitlog-file-size) to the size that the broker used"
+                    f"commitlog file {segment.path} has {sizes[segment.path]} bytes but {stated} "
+                    f"{expected}; restore the file, or set mappedFileSizeCommitLog (broker.conf "
+                    "or `mapped_file_size_commit_log=`) to the size that the broker used"
                 )
         for before, after in pairwise(segments):
             if after.start < before.start + expected:

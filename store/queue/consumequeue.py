@@ -341,7 +341,7 @@ class ConsumeQueueFiles(QueueFiles):
     UNIT_DTYPE = UNIT_DTYPE
     kind = "consume queue"
     setting = "mappedFileSizeConsumeQueue"
-    place = "broker.conf or --consume-queue-file-size"
+    place = "broker.conf or `mapped_file_size_consume_queue=`"
 
     def max_offset_in_queue(self, end: int) -> int:
         """Queue offset after the last message."""

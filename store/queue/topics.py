@@ -41,7 +41,7 @@ def check_topics(topics: Iterable[str], *roots: Path) -> None:
             place = " or ".join(dict.fromkeys(map(str, roots)))
             hint = f"{command_line('status', roots[0], roots[-1])} lists the topics"
             if not known:
-                hint = "build queues with reput run, or give the --output that has them"
+                hint = "build queues with reput run, or give the `output=` that has them"
             raise UsageError(
                 f"no topic {_shown(topic)} in {place}: it has no queues there and is not in "
                 f"{TOPICS_FILE}{near_topics(topic, known)}; {hint}"

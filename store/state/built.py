@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from reput.store import fsops, jsontext
-from reput.store.config import Flag, OnQueueGap, StoreSettings, read_stated, setting_name
+from reput.store.config import OnQueueGap, StoreSettings, read_stated, setting_name
 from reput.store.errors import StoreError, UsageError
 from reput.store.files import BROKER_CONF_FILE, BUILD_RECORD_FILE, INDEX_DIRECTORY, STATE_DIRECTORY
 from reput.store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM
@@ -48,7 +48,6 @@ class BuildSetting:
     """Field of StoreSettings."""
     kinds: tuple[str, ...]
     """Directories of an output whose bytes depend on the value."""
-    flag: Flag | None
     may_change: bool
     """Whether files of two values are sound, so that a new value holds for later entries."""
 
@@ -59,7 +58,7 @@ class BuildSetting:
 
 
 SETTINGS = tuple(
-    BuildSetting(row.name, kinds, row.metadata["flag"], row.metadata["may_change"])
+    BuildSetting(row.name, kinds, row.metadata["may_change"])
     for row in fields(StoreSettings)
     if (kinds := row.metadata.get("built"))
 )
@@ -170,8 +169,8 @@ def settings_of(
         if value != known.get(field, value) and not _may_change(
             setting, known[field], output, replaced
         ):
-            flag = setting.flag if field in flags else None
-            source = flag.name if flag else f"{setting.name} in {given.property_file}"
+            stated = f"{setting.name} in {given.property_file}"
+            source = f"`{field}=`" if field in flags else stated
             error = _contradiction(setting, known[field], value, output, source)
             with closing(given.open_log()) as log:
                 try:
@@ -269,6 +268,6 @@ def hash_slot_count(outputs: Iterable[Path], broker_conf: Path | None = None) ->
         parts = " and ".join(f"{count} by {path}" for count, path in said.items())
         raise UsageError(
             f"maxHashSlotNum is {parts}: indexes with different slot counts cannot be compared; "
-            "leave the index out with --only"
+            "leave the index out with `kinds=`"
         )
     return next(iter(said), DEFAULT_MAX_HASH_SLOT_NUM)

@@ -229,7 +229,7 @@ def check_no_broker(output: Path, store: Path) -> None:
     if pid is not None:
         raise OwnershipError(
             f"a broker or dispatcher (process {pid}) writes {output}; give an output of your own "
-            "for queues and offsets (--output DIR)"
+            "for queues and offsets (`output=DIR`)"
         )
 
 

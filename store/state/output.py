@@ -46,7 +46,7 @@ def check_is_output(output: Path, store: Path) -> None:
 
     The store itself is an output even if its broker has built nothing yet.
     """
-    place = "give the --output of reput run, or the root of a store"
+    place = "give the `output=` of reput run, or the root of a store"
     if not output.is_dir():
         raise NotReadyError(f"there is no directory {output} to read queues from; {place}")
     is_store = store.is_dir() and output.samefile(store)
@@ -74,7 +74,7 @@ def watermark_of_output(output: Path, store: Path, log: CommitLog) -> Watermark 
         raise UsageError(
             f"{output} is not an output of the log of {store}, or the log was cut: the last "
             f"message before its watermark {found.end_offset}, at physical offset {last}, is "
-            f"{'past the end of' if is_past else 'another one in'} the log; give the --output of "
+            f"{'past the end of' if is_past else 'another one in'} the log; give the `output=` of "
             "this log, or run the dispatcher, which cuts the queues where the log was cut"
         )
     return found

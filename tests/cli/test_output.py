@@ -30,7 +30,7 @@ def test_errors_are_json_where_json_is_asked_for(tmp_path: Path, call: Call) -> 
         assert (done.returncode, done.stdout) == (code, "")
         (line,) = done.stderr.splitlines()
         found = json.loads(line)
-        assert list(found) == ["time", "level", "event"]
+        assert list(found) == ["time", "level", "event", "retriable"]
         assert found["level"] == "error"
         assert datetime.fromisoformat(found["time"]).tzinfo is not None
 
@@ -175,6 +175,9 @@ def test_a_failed_batch_says_its_cause_first(tmp_path: Path, call: Call) -> None
     (event,) = (one for one in told if one["event"] == "batch failed")
     assert list(event)[:4] == ["time", "level", "event", "cause"]
     assert (failed.returncode, told[-1]["event"]) == (1, event["cause"])
+    place = str(store / "commitlog" / f"{0:020}")
+    assert (told[-1]["path"], told[-1]["physical_offset"]) == (place, 0)
+    assert told[-1]["retriable"] is False
     assert (event["level"], event["start"]) == ("error", 0)
     (line,) = (line for line in call(*command).stderr.splitlines() if "batch failed" in line)
     assert f'batch failed: cause="{event["cause"]}" batch_id=0 start=0 ' in line

@@ -149,7 +149,7 @@ def test_case_08_a_jump_too_large_to_fill_is_refused(tmp_path: Path) -> None:
     """Blank units up to 2^40 would be 20 TiB: one line that says what to do, nothing written."""
     plain = log_with({**SOUND, "queue_offset": 1 << 40})
     store = SmallStore(tmp_path, plain)
-    with pytest.raises(QueueGapError, match=r"too large to blank out .*--on-queue-gap") as error:
+    with pytest.raises(QueueGapError, match=r"too large to blank out .*`on_queue_gap=`") as error:
         store.output.start(on_queue_gap=OnQueueGap.BLANK)
     assert "\n" not in str(error.value)
     found = read_watermark(store.output.state)

@@ -268,7 +268,9 @@ def test_a_message_that_is_too_large_stops_the_mirror_before_it(
     small = mirror_target(kafka.bootstrap, identity, max_message_bytes=15_000)
     with closing(small.open("", ANY_SETTINGS)) as follower:
         follower.position()
-        with pytest.raises(StoreError, match=f"{place}.*--kafka-max-message-bytes .15000"):
+        with pytest.raises(
+            StoreError, match=rf"{place}.*`KafkaSettings.max_message_bytes=` .15000"
+        ):
             follower.write(0, starts[-1], rows(store, 0, starts[-1]))
     with closing(mirror_target(kafka.bootstrap, identity).open("", ANY_SETTINGS)) as follower:
         assert follower.position() is None

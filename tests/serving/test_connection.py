@@ -147,7 +147,7 @@ def test_tls_is_told_by_the_first_byte(
     if is_required:
         (line,) = said
         assert line.startswith("connection of 127.0.0.1 refused: the client does not use TLS")
-        assert "without --tls-required" in line
+        assert "without `is_tls_required=`" in line
         said.clear()
         with served(store, tls_cert=cert, tls_key=key) as port, Client(port) as client:
             assert client.ask(PULL, NOBODY).code == 0
@@ -166,7 +166,7 @@ def test_a_client_with_tls_at_a_server_without(
             assert client.ask(PULL, NOBODY).code == 0
     (line,) = said
     assert line.startswith("connection of 127.0.0.1 refused: the client uses TLS")
-    assert "--tls-cert FILE --tls-key FILE" in line
+    assert "`tls_cert=FILE` `tls_key=FILE`" in line
     cert, key = make_certificate(tmp_path)
     with served(store, tls_cert=cert, tls_key=key) as port, Client(port, trusting()) as client:
         assert client.ask(PULL, NOBODY).code == 0

@@ -141,7 +141,7 @@ def test_what_a_group_that_begins_at_the_end_is_told(
         first, second = lines(member, "late", {0: "2", 1: "1"})
         assert "queue 0 of topic Topic, offset 2, as its client asks; it gets nothing" in first
         assert "mqadmin resetOffsetByTime -g late -t Topic -s 0 moves it" in first
-        assert "with --positions rocketmq further groups begin there" in first
+        assert "with `first_position=rocketmq` further groups begin there" in first
         assert second.endswith("queue 1 of topic Topic, offset 1, as its client asks")
         moved = {"topic": "Topic", "group": "late", "timestamp": 0, "isForce": True}
         assert admin.ask(222, moved).code == 0
@@ -161,7 +161,7 @@ def test_what_a_group_that_begins_at_the_end_is_told(
         empty, line = lines(member, "later", {0: "0", 1: str(len(later.units[1]))})
         assert empty.endswith("offset 0, as its client asks")
         assert "resetOffsetByTime -g later" in line
-        assert "--positions" not in line
+        assert "first_position=" not in line
 
 
 def test_questions_about_queues(store: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_file_that_is_none_stops_the_start(store: Path) -> None:
     ) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        with pytest.raises(OwnershipError, match="--output"), served(store):
+        with pytest.raises(OwnershipError, match="`output=DIR`"), served(store):
             pass
         holder.communicate(b"")
     with BrokerLock(store):

@@ -48,7 +48,7 @@ def test_a_gap_that_is_too_large_to_blank_stops(tmp_path: Path) -> None:
     """No gigabytes of blanks for one damaged queue offset: an error that says what to do."""
     log = made((0, 1, MAX_BLANK_UNITS + 3), blank_gaps=False)
     setup = log.setup(tmp_path, 100, OnQueueGap.BLANK)
-    with pytest.raises(QueueGapError, match=r"too large to blank.*--on-queue-gap to rocketmq"):
+    with pytest.raises(QueueGapError, match=r"too large to blank.*`on_queue_gap=` to rocketmq"):
         Output(setup).run(log.plain.end)
     assert setup.queues() == made((0, 1)).model.tree()
 

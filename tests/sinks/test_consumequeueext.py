@@ -301,7 +301,7 @@ def test_an_ext_that_is_gone_is_named(ram_path: Path, seed: int, is_zeroed: bool
             path.write_bytes(bytes(path.stat().st_size))
     else:
         shutil.rmtree(made.setup.root / "consumequeue_ext")
-    with pytest.raises(QueueFileError, match=r"consumequeue_ext.*consumequeue.*--replay-from"):
+    with pytest.raises(QueueFileError, match=r"consumequeue_ext.*consumequeue.*replay_from="):
         Output(made.setup).run(last, 0)
     shutil.rmtree(made.setup.root / "consumequeue")
     shutil.rmtree(made.setup.root / "consumequeue_ext", ignore_errors=True)

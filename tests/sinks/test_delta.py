@@ -307,7 +307,7 @@ def test_table_of_others_is_not_added_to_unless_named(tmp_path: Path) -> None:
     first = DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS)
     assert first.position() is None
     source.write(first, 0, log.end)
-    with pytest.raises(UsageError, match="--delta-store-id"):
+    with pytest.raises(UsageError, match=r"DeltaTarget\.store_id="):
         DeltaTarget(str(table)).open("f" * 32, ANY_SETTINGS).position()
     named = DeltaTarget(str(table), store_id=STORE_ID)
     assert named.open("f" * 32, ANY_SETTINGS).position() == log.end

@@ -406,7 +406,7 @@ def test_rocketmqs_own_files_tell_their_sizes(ram_path: Path) -> None:
             expected = int(sizes["mapperFileSizeBatchConsumeQueue"])
             assert found.mapper_file_size_batch_consume_queue == expected
         assert called("verify", str(store))
-        with pytest.raises(UsageError, match="indexTags=false, but --index-tags says true"):
+        with pytest.raises(UsageError, match="indexTags=false, but `index_tags=` says true"):
             called("verify", str(store), "--index-tags")
 
 

@@ -72,4 +72,4 @@ def test_a_small_disk_is_said(
         warn_of_little_space(disk.path / "output", log, end, settings)
         (line,) = caplog.messages
         assert f"need about {needed} bytes" in line
-        assert "another --output" in line
+        assert "another `output=`" in line

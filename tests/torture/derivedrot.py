@@ -73,7 +73,7 @@ class Bench:
                 if self.is_equal() and not self.output.verify().differences:
                     return Several("healed by the start", len(chosen))
             except ReputError as error:
-                assert "reput verify" in str(error) or "--adopt" in str(error), f"{place} {error}"
+                assert "reput verify" in str(error) or "`adopt=`" in str(error), f"{place} {error}"
                 how = "refused at start"
         if chosen[0][0] == "checkpoint" and self._is_as_a_slave_may_leave_it():
             return "possible"

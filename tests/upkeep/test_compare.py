@@ -276,7 +276,7 @@ def test_kinds_and_topics_choose(pair: Callable[[str], tuple[Path, Path]]) -> No
 def test_an_index_that_is_too_short_for_its_slots(golden: Golden) -> None:
     """Without the setting RocketMQ's default counts; the line says what to give."""
     store = golden("plain")
-    with pytest.raises(UsageError, match=r"5000000 slots; set maxHashSlotNum .*--broker-conf"):
+    with pytest.raises(UsageError, match=r"5000000 slots; set maxHashSlotNum .*`broker_conf=`"):
         compare_stores(store, store)
 
 

@@ -179,12 +179,12 @@ def _check_sealable(output: Path, settings: StoreSettings, watermark: Watermark 
     if watermark is None and not watermark_differences(output / STATE_DIRECTORY):
         raise UsageError(
             f"{output} has no watermark: reput did not build its queues, and only what it builds "
-            "can be sealed; leave out --sealed"
+            "can be sealed; leave out `sealed=`"
         )
     if settings.enable_consume_queue_ext or (output / CONSUME_QUEUE_EXT_DIRECTORY).is_dir():
         raise UsageError(
             f"{output} has a {CONSUME_QUEUE_EXT_DIRECTORY}, whose units cannot be sealed: their "
-            "addresses are compared with the whole log; leave out --sealed"
+            "addresses are compared with the whole log; leave out `sealed=`"
         )
 
 

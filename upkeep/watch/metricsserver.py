@@ -34,7 +34,7 @@ class MetricsServer:
             from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
         except ImportError:
             raise UsageError(
-                "--metrics-port needs the package prometheus_client: pip install 'reput[metrics]'"
+                "`metrics_port=` needs the package prometheus_client: pip install 'reput[metrics]'"
             ) from None
         self._address = host, port
         self._collector = collector
@@ -52,7 +52,7 @@ class MetricsServer:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             self._listening = socket.create_server((host, port), family=family)
         except OSError as error:
-            line = f"--metrics-port cannot listen at {host}:{port}: {error}"
+            line = f"`metrics_port=` cannot listen at {host}:{port}: {error}"
             if error.errno in PASSING_ERRORS:
                 raise StoreError(line) from error
             raise UsageError(line) from error

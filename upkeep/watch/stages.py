@@ -61,7 +61,7 @@ class StageReader:
             from prometheus_client import parser  # noqa: PLC0415
         except ImportError:
             raise UsageError(
-                "--metrics needs the package prometheus_client: pip install 'reput[metrics]'"
+                "`metrics=` needs the package prometheus_client: pip install 'reput[metrics]'"
             ) from None
         self._parse = parser.text_string_to_metric_families
         self._host, self._port, self._root = host, port, root.resolve()

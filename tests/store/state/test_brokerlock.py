@@ -68,7 +68,7 @@ def test_a_held_lock_is_refused_with_the_holders_process(tmp_path: Path) -> None
             enter(BrokerLock(tmp_path))
         assert str(tmp_path / "lock") in str(caught.value)
         assert f"process {pid}" in str(caught.value)
-        assert "--output" in str(caught.value)
+        assert "`output=DIR`" in str(caught.value)
         # refused again: the first refusal took nothing away
         with pytest.raises(OwnershipError):
             enter(BrokerLock(tmp_path))
