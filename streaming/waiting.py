@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from reput.store.errors import ReputError
+from reput.store.errors import NotReadyError
 
 POLL_SECONDS = 0.5
 
@@ -27,9 +27,7 @@ def until_ready(work: Callable[[], _Result], stop: threading.Event) -> _Result |
     while not stop.is_set():
         try:
             result = work()
-        except ReputError as error:
-            if not error.retriable:
-                raise
+        except NotReadyError as error:
             if str(error) != missing:
                 missing = str(error)
                 logger.warning("waiting: %s", missing)

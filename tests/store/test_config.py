@@ -161,7 +161,7 @@ def test_what_is_stated_counts_whatever_else_is_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("storePathCommitLog={0}/gone", ("storePathCommitLog", "{0}/gone", "--broker-conf")),
+        ("storePathCommitLog={0}/gone", ("storePathCommitLog", "{0}/gone", "`broker_conf=`")),
         ("storePathCommitLog={0},{0}/gone", ("{0}/gone", "No such file", "copied or moved")),
         ("storePathCommitLog={0}/file,{0}", ("{0}/file", "Not a directory")),
         ("storePathCommitLog={0};{0}/gone", ("{0};{0}/gone",)),
