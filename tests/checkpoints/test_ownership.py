@@ -39,7 +39,7 @@ def test_a_second_dispatcher_is_refused_with_the_firsts_process(tmp_path: Path) 
         for _ in range(2):
             with pytest.raises(OwnershipError) as caught:
                 own(output)
-            for part in (str(output), f"process {pid} on ", "started 20", "--output"):
+            for part in (str(output), f"process {pid} on ", "started 20", "`output="):
                 assert part in str(caught.value)
     own(output)
 

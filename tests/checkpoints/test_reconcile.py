@@ -381,7 +381,7 @@ def test_a_log_of_which_nothing_was_built_is_refused(scene: Scene, at: int) -> N
     for log_end in (None, found.end_offset):
         with pytest.raises(CommitLogError) as caught:
             scene.plan(found, log_end=log_end)
-        for part in (str(found.last_record_offset), str(found.end_offset), "--output"):
+        for part in (str(found.last_record_offset), str(found.end_offset), "`output="):
             assert part in str(caught.value)
 
 

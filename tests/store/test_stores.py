@@ -15,7 +15,7 @@ def test_a_log_or_a_property_file_makes_a_store(tmp_path: Path) -> None:
     (tmp_path / "plain-file").touch()
     (tmp_path / "empty").mkdir()
     for pattern in ("*", "nowhere/*"):
-        with pytest.raises(NotReadyError, match=r"--stores is .* yet"):
+        with pytest.raises(NotReadyError, match=r"`stores=` is .* yet"):
             find_roots(f"{tmp_path}/{pattern}")
     for name, files in (("c", ("conf",)), ("a", ("log",)), ("b", ("log", "conf"))):
         root = tmp_path / name
