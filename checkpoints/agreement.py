@@ -148,11 +148,13 @@ def find_foreign_entries(log: CommitLog, log_end: int, built: Built) -> Agreemen
     bound = log_end
     for queue in queues:
         # a wrong unit costs a walk through its log file: only those of the first queue meet many
-        found = queue.first_offset_that_differs(bound)
-        bound = bound if found is None else min(bound, found)
+        differing_offset = queue.first_offset_that_differs(bound)
+        bound = bound if differing_offset is None else min(bound, differing_offset)
     if built.index:
-        found = _first_index_offset_that_differs(log, log_end, everything, built, is_foreign=True)
-        bound = bound if found is None else min(bound, found)
+        differing_offset = _first_index_offset_that_differs(
+            log, log_end, everything, built, is_foreign=True
+        )
+        bound = bound if differing_offset is None else min(bound, differing_offset)
     beyond = sum(queue.count_beyond() for queue in queues)
     agreement = Agreement(log_end, -1, 0, 0, sum(map(len, queues)), 0)
     if bound < log_end or (beyond and not agreement.kept_units):
@@ -195,8 +197,8 @@ def _agreement(
         )
     for queue, count in zip(queues, counts, strict=True):
         queue.check_samples(count, f"{noticed}, {kept} of {kept + cut} units agree up to {end}")
-    found = log.record_at(*last)
-    timestamp = found.store_timestamp if isinstance(found, Record) else 0
+    last_record = log.record_at(*last)
+    timestamp = last_record.store_timestamp if isinstance(last_record, Record) else 0
     return Agreement(end, last[0], fingerprint(log, last[0]), timestamp, kept, cut)
 
 
@@ -268,25 +270,25 @@ class _Queue:
         offset, size = int(unit["offset"]), int(unit["size"])
         if offset + size > self._log_end:
             return False
-        found = self._log.record_at(offset, size)
-        if not isinstance(found, Record):
+        message = self._log.record_at(offset, size)
+        if not isinstance(message, Record):
             return self._is_foreign and self._may_be_damaged(offset)
-        if newest and found.store_timestamp > newest:
+        if newest and message.store_timestamp > newest:
             return False
-        return self._tells_the_same(unit, found) and self._is_queued(found, index)
+        return self._tells_the_same(unit, message) and self._is_queued(message, index)
 
     def _may_be_damaged(self, offset: int) -> bool:
         """Whether the message at ``offset`` may have been there and be damaged now, or be in a file
         that is missing."""
-        found = self._log.record_starting_at(offset)
-        if isinstance(found, Record) or found.status is Status.BLANK:
+        message = self._log.record_starting_at(offset)
+        if isinstance(message, Record) or message.status is Status.BLANK:
             return False
         return not is_inside_a_record(self._log, offset)
 
-    def _tells_the_same(self, unit: Any, found: Record) -> bool:
-        if self._is_foreign and found.topic == SCHEDULE_TOPIC:
+    def _tells_the_same(self, unit: Any, message: Record) -> bool:
+        if self._is_foreign and message.topic == SCHEDULE_TOPIC:
             return True  # its writer may have had another messageDelayLevel
-        code, time = int(unit["tags_code"]), found.store_timestamp
+        code, time = int(unit["tags_code"]), message.store_timestamp
         if isinstance(self._files, BatchConsumeQueueFiles):
             time = int(unit["store_time"])
         elif is_ext_addr(code):
@@ -294,14 +296,14 @@ class _Queue:
             if ext is None:
                 return True  # a unit whose file is gone shows nothing
             code, time = ext.tags_code, ext.msg_store_time
-        right = record.tags_code(found, self._settings.message_delay_levels_ms)
-        return (code, time) == (right, found.store_timestamp)
+        right = record.tags_code(message, self._settings.message_delay_levels_ms)
+        return (code, time) == (right, message.store_timestamp)
 
-    def _is_queued(self, found: Record, index: int) -> bool:
+    def _is_queued(self, message: Record, index: int) -> bool:
         """Return whether a record goes into this queue, its own or one that its properties name,
         and may stand at this index: gaps in queue offsets are closed up, and offset 0 is appended
         anywhere."""
-        without, with_lmq = queue_offsets_of_any_setting(found, self._key)
+        without, with_lmq = queue_offsets_of_any_setting(message, self._key)
         if isinstance(self._files, BatchConsumeQueueFiles):
             return bool(without or with_lmq)
         return any(offset >= index or offset == 0 for offset in without + with_lmq)
@@ -400,12 +402,12 @@ def _first_index_offset_that_differs(
         offset = entry.phy_offset
         if offset < log.min_offset:
             return False
-        found = log.record_starting_at(offset)
-        if not isinstance(found, Record):
+        message = log.record_starting_at(offset)
+        if not isinstance(message, Record):
             return not is_foreign
-        if offset + found.total_size > log_end:
+        if offset + message.total_size > log_end:
             return True
-        keys = index_keys(found, index_tags=True)
+        keys = index_keys(message, index_tags=True)
         return entry.key_hash not in map(index_key_hash, keys)
 
     for path in reversed(IndexFiles(built.output / INDEX_DIRECTORY, layout).paths()):

@@ -69,12 +69,12 @@ def note_truncation(state_directory: Path, end: int) -> None:
     on. A file that cannot be read is replaced, because it too stands for a target. Raises
     OutputError."""
     for path in _paths(state_directory):
-        found = None
+        stored_state = None
         with suppress(StoreError):
-            found = _read(path)
-        state = found or FollowerState(path.stem, "")
-        known = end if state.truncate_to is None else min(end, state.truncate_to)
-        write_follower_state(state_directory, replace(state, truncate_to=known))
+            stored_state = _read(path)
+        state = stored_state or FollowerState(path.stem, "")
+        truncate_to = end if state.truncate_to is None else min(end, state.truncate_to)
+        write_follower_state(state_directory, replace(state, truncate_to=truncate_to))
 
 
 def _path(state_directory: Path, name: str) -> Path:

@@ -37,7 +37,7 @@ class History:
 
     def batch(self, batch_id: int) -> Batch | None:
         """Return a batch by its number; None if the checkpoint does not list it."""
-        return next((one for one in self.batches if one.batch_id == batch_id), None)
+        return next((batch for batch in self.batches if batch.batch_id == batch_id), None)
 
 
 def read_history(directory: Path, store_id: str) -> History:

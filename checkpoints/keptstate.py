@@ -59,15 +59,17 @@ class KeptState:
 
 def list_kept(output: Path, spark_directory: Path) -> list[KeptState]:
     """Return what is kept of an output: rewinds by number, then Spark's checkpoints."""
-    found = []
+    kept_states = []
     for path in sorted(_rewound(output / STATE_DIRECTORY), key=_number):
         try:
             about = jsontext.parse((path / REWIND_FILE).read_text("utf-8"))
             offsets = int(about["from"]), int(about["to"])
-            found.append(KeptState(path, _size(path), str(about["time"]), *offsets))
+            kept_states.append(KeptState(path, _size(path), str(about["time"]), *offsets))
         except (OSError, ValueError, KeyError, TypeError):
-            found.append(KeptState(path, _size(path)))
-    return found + [KeptState(path, _size(path)) for path in replaced_checkpoints(spark_directory)]
+            kept_states.append(KeptState(path, _size(path)))
+    return kept_states + [
+        KeptState(path, _size(path)) for path in replaced_checkpoints(spark_directory)
+    ]
 
 
 def keep_state(output: Path, spark_directory: Path, from_offset: int, to_offset: int) -> Path:
@@ -101,8 +103,8 @@ def keep_state(output: Path, spark_directory: Path, from_offset: int, to_offset:
 def drop_kept(output: Path, spark_directory: Path) -> list[KeptState]:
     """Remove what is kept of an output and return it. Only the owner of the output may call it."""
     dropped = list_kept(output, spark_directory)
-    for one in dropped:
-        fsops.remove_tree(one.path)
+    for state in dropped:
+        fsops.remove_tree(state.path)
     fsops.remove_tree(output / STATE_DIRECTORY / PARTIAL_REWOUND_DIRECTORY)
     return dropped
 
@@ -112,17 +114,18 @@ def _rewound(state: Path) -> Iterator[Path]:
 
 
 def _number(path: Path) -> int:
-    found = _REWOUND.match(path.name)
-    return int(found[1]) if found else 0
+    match = _REWOUND.match(path.name)
+    return int(match[1]) if match else 0
 
 
 def replaced_checkpoints(spark_directory: Path) -> list[Path]:
     """Return Spark's checkpoints that a start has moved aside, and that nobody has removed."""
-    before = re.escape(f"{spark_directory.name}{REPLACED_MARK}")
-    name = re.compile(rf"{before}[1-9][0-9]{{0,8}}\Z", re.ASCII)
-    found = spark_directory.parent.glob(f"*{REPLACED_MARK}*")
-    return sorted(path for path in found if name.match(path.name))
+    name = re.compile(
+        rf"{re.escape(spark_directory.name)}{re.escape(REPLACED_MARK)}[1-9][0-9]{{0,8}}\Z", re.ASCII
+    )
+    paths = spark_directory.parent.glob(f"*{REPLACED_MARK}*")
+    return sorted(path for path in paths if name.match(path.name))
 
 
 def _size(path: Path) -> int:
-    return sum(one.lstat().st_size for one in path.rglob("*") if one.is_file())
+    return sum(file.lstat().st_size for file in path.rglob("*") if file.is_file())

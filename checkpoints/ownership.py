@@ -69,31 +69,31 @@ class Ownership:
     def __init__(self, output: Path) -> None:
         self.output = output
         self.directory = output / STATE_DIRECTORY
-        self._held = ExitStack()
+        self._locks = ExitStack()
 
     def __enter__(self) -> Ownership:
         """Take the output. Raises OwnershipError naming the owner, OutputError for a read-only
         output, and UsageError for a directory in which a store has its data."""
         check_target(self.output)
         fsops.make_directories(self.directory, self.output)
-        with ExitStack() as held:
+        with ExitStack() as locks:
             directory = lock_directory(self.directory)
             if directory is None:
                 raise self.refusal()
-            held.enter_context(directory)
+            locks.enter_context(directory)
             try:
-                held.enter_context(FileLock(self.directory / OWNER_LOCK_FILE, timeout=0))
+                locks.enter_context(FileLock(self.directory / OWNER_LOCK_FILE, timeout=0))
             except Timeout as error:
                 raise self.refusal() from error
             except OSError as error:
                 raise fsops.output_error(error, "lock", self.directory / OWNER_LOCK_FILE) from error
-            held.enter_context(BrokerLock(self.output))
+            locks.enter_context(BrokerLock(self.output))
             fsops.replace_file(self.directory / OWNER_FILE, _about_us())
-            self._held = held.pop_all()
+            self._locks = locks.pop_all()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._held.close()
+        self._locks.close()
 
     def is_owned_by(self, pid: int) -> bool:
         """Return whether the output names a process as its owner."""

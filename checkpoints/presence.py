@@ -63,7 +63,7 @@ class Loss:
     output: Path
     names: tuple[EntryName, ...]
     """Queues and index files that lack their last entries."""
-    known: int
+    total: int
     """Number of queues and index files that were looked for."""
     is_everything: bool
     """No queue has a file any more."""
@@ -86,7 +86,7 @@ class Loss:
         shown = escaped(name.encode())
         place = f"file {shown}" if kind == INDEX_DIRECTORY else f"topic {shown} queue {queue_id}"
         return StoreError(
-            f"{len(self.names)} of {self.known} queues and index files in {self.output} lack "
+            f"{len(self.names)} of {self.total} queues and index files in {self.output} lack "
             f"entries that were built, {place} in {self.output / kind} among them: somebody has "
             "removed or overwritten files, and messages would be missing in silence; "
             f"{self.command(settings)} builds them again from the log (reput verify names all that "
@@ -113,31 +113,33 @@ def find_loss(log: CommitLog, watermark: Watermark, built: Built) -> Loss | None
         # a broker removes the queues of a topic that is deleted, whose messages the log still has
         topics = read_topic_table(built.settings.root)
         names = [
-            one for one in names if one.kind == INDEX_DIRECTORY or one.name in topics or not topics
+            entry
+            for entry in names
+            if entry.kind == INDEX_DIRECTORY or entry.name in topics or not topics
         ]
     if not names:
         return None
-    known, remaining_end = len({*recorded, *names}), min(map(look.remaining_end, names))
-    return Loss(built.output, tuple(names), known, is_everything, remaining_end)
+    total, remaining_end = len({*recorded, *names}), min(map(look.remaining_end, names))
+    return Loss(built.output, tuple(names), total, is_everything, remaining_end)
 
 
 def usable_ends(output: Path, watermark: Watermark) -> Ends | None:
     """The recorded ends, unless they are another output's or the watermark was lowered since."""
-    found = read_ends(output / STATE_DIRECTORY)
-    if found is None or found.store_id != watermark.store_id:
+    ends = read_ends(output / STATE_DIRECTORY)
+    if ends is None or ends.store_id != watermark.store_id:
         return None
-    return found if found.end_offset <= watermark.end_offset else None
+    return ends if ends.end_offset <= watermark.end_offset else None
 
 
 def observe_ends(built: Built, end_offset: int) -> dict[EntryName, EntryEnd]:
     """Read from the files where each queue ends, as of a watermark."""
-    found = {}
+    ends = {}
     for kind, key, files in open_all_queues(built.output, built.settings):
         end = files.find_end(end_offset)
         last = files.last_unit(end)
         if last is not None:
-            found[EntryName(kind, key.topic, key.queue_id)] = EntryEnd(end, sum(last))
-    return found
+            ends[EntryName(kind, key.topic, key.queue_id)] = EntryEnd(end, sum(last))
+    return ends
 
 
 def _has_queues(output: Path) -> bool:
@@ -214,8 +216,8 @@ class _Look:
             data = os.pread(fd, _UNIT.size, position - start)
         finally:
             os.close(fd)
-        found: tuple[int, int, int] = _UNIT.unpack(data.ljust(_UNIT.size, b"\0"))
-        return found
+        unit: tuple[int, int, int] = _UNIT.unpack(data.ljust(_UNIT.size, b"\0"))
+        return unit
 
     def _files(self, name: EntryName) -> QueueFiles:
         directory, size = self._output / name.kind / _path_of(name), self._sizes[name.kind]
@@ -236,7 +238,7 @@ class _Look:
             return self._log.min_offset
         return max(sum(self._last_unit(name)), self._log.min_offset)
 
-    def without_units(self, start: int, known: set[EntryName]) -> Sequence[EntryName]:
+    def without_units(self, start: int, listed: set[EntryName]) -> Sequence[EntryName]:
         """The queues that lack the unit of a message between ``start``, where a record starts, and
         the watermark."""
         newest: dict[EntryName, int] = {}
@@ -245,7 +247,7 @@ class _Look:
         lasts = {
             name: max(self._last_unit(name._replace(kind=kind))[0] for kind in _QUEUE_KINDS)
             for name in newest
-            if name not in known
+            if name not in listed
         }
         lacking = {name: last for name, last in lasts.items() if last < newest[name]}
         return self._unlisted(start, lacking) if lacking else ()
@@ -259,12 +261,12 @@ class _Look:
         )
         begins = [begin for begin, _ in listed]
         ends = [0, *accumulate((end for _, end in listed), max)]
-        found: dict[EntryName, None] = {}
+        unlisted: dict[EntryName, None] = {}
         for name, offsets in self._scan(start):
             for offset in offsets if name in lacking else ():
                 if offset > lacking[name] and ends[bisect_right(begins, offset)] <= offset:
-                    found[name] = None
-        return list(found)
+                    unlisted[name] = None
+        return list(unlisted)
 
     def _scan(self, start: int) -> Iterable[tuple[EntryName, list[int]]]:
         """The physical offsets of messages by their own queues, chunk by chunk; those of names that
@@ -303,9 +305,9 @@ class EndsFile:
         In an output that ``is_new`` to us no queue was dispatched by us. What a start that
         ``replays`` finds may lack entries: nothing is recorded up to its watermark.
         """
-        found = None if is_new else usable_ends(self._built.output, watermark)
-        if found is not None:
-            self._entries, self._written_at = dict(found.entries), found.end_offset
+        ends = None if is_new else usable_ends(self._built.output, watermark)
+        if ends is not None:
+            self._entries, self._written_at = dict(ends.entries), ends.end_offset
         elif not is_new:
             self._entries = observe_ends(self._built, watermark.end_offset)
         self._held_until = watermark.end_offset if replays else -1
@@ -325,7 +327,9 @@ class EndsFile:
                 if entry.physical_offset <= end:
                     self._entries[name] = entry
         first = self._log.min_offset
-        kept = {name: one for name, one in self._entries.items() if one.physical_offset > first}
+        kept = {
+            name: entry for name, entry in self._entries.items() if entry.physical_offset > first
+        }
         # files of the index are named by their time, and all but the newest may expire
         for name in sorted(name for name in kept if name.kind == INDEX_DIRECTORY)[:-1]:
             del kept[name]

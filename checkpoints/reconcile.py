@@ -56,7 +56,7 @@ class Plan:
 def make_plan(
     log: CommitLog,
     log_end: int,
-    found: Watermark | None,
+    previous: Watermark | None,
     spark_directory: Path,
     built: Built,
     replay_from: int | None = None,
@@ -72,9 +72,9 @@ def make_plan(
     """
     notes: list[str] = []
     first = log.min_offset
-    watermark = found or Watermark(store_id or new_store_id(), first)
+    watermark = previous or Watermark(store_id or new_store_id(), first)
     truncate_to, lost = None, None
-    if found is None:
+    if previous is None:
         notes.append(f"no watermark: starting at the log's first byte, {first}")
         foreign = find_foreign_entries(log, log_end, built)
         if foreign is not None:
@@ -84,16 +84,16 @@ def make_plan(
                 f"hold from physical offset {truncate_to} on, {foreign.cut_units} units and "
                 f"{foreign.cut_index_entries} index entries; {foreign.kept_units} units are kept"
             )
-    elif noticed := what_differs(log, log_end, found):
-        agreement = find_agreement(log, log_end, found, built, noticed)
+    elif noticed := what_differs(log, log_end, previous):
+        agreement = find_agreement(log, log_end, previous, built, noticed)
         truncate_to = agreement.end
         notes.append(
             f"{noticed}: the broker has cut the log and may have gone on otherwise; cutting what "
-            f"was built from {truncate_to} to {found.end_offset}, {agreement.cut_units} units, "
+            f"was built from {truncate_to} to {previous.end_offset}, {agreement.cut_units} units, "
             f"{agreement.kept_units} agree"
         )
         watermark = replace(
-            found,
+            previous,
             end_offset=truncate_to,
             last_record_offset=agreement.last_record_offset,
             last_record_crc=agreement.last_record_crc,
@@ -148,22 +148,22 @@ def watermark_of(log: CommitLog, log_end: int, built: Built) -> Watermark | None
 
     Raises CommitLogError where this is not its log, or where a dispatcher must see the log first.
     """
-    found = read_watermark(built.output / STATE_DIRECTORY)
-    if found is None:
+    watermark = read_watermark(built.output / STATE_DIRECTORY)
+    if watermark is None:
         return None
-    if found.end_offset < log.min_offset:
+    if watermark.end_offset < log.min_offset:
         raise CommitLogError(
-            f"the log begins at {log.min_offset}, beyond the watermark {found.end_offset} of "
+            f"the log begins at {log.min_offset}, beyond the watermark {watermark.end_offset} of "
             f"{built.output}; if it is the log of this output, run the dispatcher first, which "
             "lists what was lost"
         )
-    if noticed := what_differs(log, log_end, found):
-        agreement = find_agreement(log, log_end, found, built, noticed)
+    if noticed := what_differs(log, log_end, watermark):
+        agreement = find_agreement(log, log_end, watermark, built, noticed)
         raise CommitLogError(
             f"{noticed}: the broker has cut the log; run the dispatcher first, which cuts "
             f"{agreement.cut_units} units from {agreement.end} on and goes on from there"
         )
-    return found
+    return watermark
 
 
 def _check_record_start(log: CommitLog, offset: int, end: int) -> None:
@@ -179,9 +179,9 @@ def _check_record_start(log: CommitLog, offset: int, end: int) -> None:
         raise UsageError(f"cannot replay from {offset}: no record starts there, one does at {near}")
 
 
-def _record_start(log: CommitLog, offset: int, known: int) -> int:
+def _record_start(log: CommitLog, offset: int, record_offset: int) -> int:
     """Return ``offset`` if a record may start there, otherwise the start of the record that
-    contains it; ``known`` is a record start before it."""
+    contains it; ``record_offset`` is a record start before it."""
     segment = log.segment_at(offset)
-    start = max(segment.start, known) if segment else offset
+    start = max(segment.start, record_offset) if segment else offset
     return walk(log, Window(log), start, offset).offset

@@ -57,13 +57,13 @@ class Target:
         if self.file is not None:
             return _start_of_file(log, self.file)
         if self.time_ms is not None:
-            found = first_at_or_after(log, self.time_ms, end)
-            if found is None:
+            offset = first_at_or_after(log, self.time_ms, end)
+            if offset is None:
                 raise UsageError(
                     "no dispatched message was stored at that time or later: there is nothing to "
                     "rewind"
                 )
-            return found
+            return offset
         if self.offset is None:
             raise ValueError("a target without a field")
         return self.offset
@@ -132,18 +132,18 @@ def plan_rewind(
 
 
 def _start_of_batch(history: History, number: int) -> int:
-    found = history.batch(number)
-    if found is not None and found.start is not None:
-        return found.start
-    known = [one.batch_id for one in history.batches if one.start is not None]
-    if not known:
+    batch = history.batch(number)
+    if batch is not None and batch.start is not None:
+        return batch.start
+    ids = [batch.batch_id for batch in history.batches if batch.start is not None]
+    if not ids:
         raise UsageError(
             "spark's checkpoint lists no batch; give the `checkpoint=` of reput run, or rewind to "
             "an offset, a file or a time"
         )
     raise UsageError(
-        f"the start of batch {number} is not known: spark's checkpoint has batches {min(known)} to "
-        f"{max(known)}; rewind to an offset, a file or a time instead"
+        f"the start of batch {number} is not known: spark's checkpoint has batches {min(ids)} to "
+        f"{max(ids)}; rewind to an offset, a file or a time instead"
     )
 
 
@@ -265,7 +265,7 @@ def _first_unit(files: QueueFiles) -> _Unit | None:
 
 def _stands_by_itself(log: CommitLog, key: QueueKey, files: QueueFiles, unit: _Unit) -> bool:
     """Return whether the message's own queue offset is the unit's place in the queue."""
-    found = log.record_at(unit.offset, unit.size)
-    if isinstance(files, BatchConsumeQueueFiles) or not isinstance(found, Record):
+    message = log.record_at(unit.offset, unit.size)
+    if isinstance(files, BatchConsumeQueueFiles) or not isinstance(message, Record):
         return False
-    return unit.index in queue_offsets(found, key, enable_lmq=True)
+    return unit.index in queue_offsets(message, key, enable_lmq=True)

@@ -87,19 +87,19 @@ def read_positions(directory: Path, store_id: str) -> list[SparkPosition]:
         raise DamagedCheckpointError(f"offsets of batch {last - 1} are missing")
     if last > 0 and last not in commits and last - 1 not in commits:
         raise DamagedCheckpointError(f"commit of batch {last - 1} is missing")
-    found: list[SparkPosition] = []
+    positions: list[SparkPosition] = []
     for batch in range(last, -1, -1):
         if batch in commits and (batch == 0 or batch - 1 in ends):
-            found.append(SparkPosition(ends[batch], batch, True, ends[batch]))
+            positions.append(SparkPosition(ends[batch], batch, True, ends[batch]))
         before = ends.get(batch - 1) if batch - 1 in commits else None
         if batch == 0:
             before = read_start(directory, store_id)
         if before is None or before > ends[batch]:
             break
-        found.append(SparkPosition(before, batch, False, ends[batch]))
-    if not found:
+        positions.append(SparkPosition(before, batch, False, ends[batch]))
+    if not positions:
         raise DamagedCheckpointError("the start of the unfinished batch is unknown")
-    return found
+    return positions
 
 
 def rewind(directory: Path, position: SparkPosition) -> None:
@@ -144,13 +144,13 @@ def batch_files(directory: Path, *, skip_others: bool = False) -> dict[int, Path
     DamagedCheckpointError for any other name, unless those are skipped."""
     if not directory.is_dir():
         return {}
-    found = {}
+    paths = {}
     for path in directory.iterdir():
         if _BATCH_NAME.match(path.name):
-            found[int(path.name)] = path
+            paths[int(path.name)] = path
         elif not path.name.startswith(".") and not skip_others:
             raise DamagedCheckpointError(f"{path.parent.name}/{path.name} is not a batch")
-    return found
+    return paths
 
 
 def _text(path: Path) -> str:

@@ -196,8 +196,8 @@ def _steps(document: object) -> list[_Step]:
 def _kept(part: str, number: int) -> str:
     """Return where the old part goes: ``consumequeue.replaced-N/Topic`` for ``consumequeue/Topic``,
     which no broker takes for a topic."""
-    first, slash, rest = part.partition("/")
-    return f"{first}{REPLACED_MARK}{number}{slash}{rest}"
+    first, slash, subpath = part.partition("/")
+    return f"{first}{REPLACED_MARK}{number}{slash}{subpath}"
 
 
 def _inode(path: Path) -> int | None:
@@ -209,8 +209,8 @@ def _inode(path: Path) -> int | None:
 def _replaced(output: Path) -> Iterator[tuple[Path, str, int]]:
     """Yield the parts that swaps have kept: path, the part's original name, number."""
     for path in sorted(output.iterdir()):
-        if found := _REPLACED_NAME.match(path.name):
-            yield path, found[1], int(found[2])
+        if match := _REPLACED_NAME.match(path.name):
+            yield path, match[1], int(match[2])
 
 
 def drop_replaced(output: Path, names: Iterable[str]) -> list[Path]:

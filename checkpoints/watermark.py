@@ -37,11 +37,11 @@ class WatermarkFile:
         A process that stood still may have lost its locks, because the file system let them go; and
         another host may not have seen them (decision 0004).
         """
-        found = self._reader.read()
-        if found != self.current:
+        stored = self._reader.read()
+        if stored != self.current:
             raise OwnershipError(
                 f"{self._path} has changed under this run, which left it at "
-                f"{_position(self.current)} and finds {_position(found)}: another dispatcher has "
+                f"{_position(self.current)} and finds {_position(stored)}: another dispatcher has "
                 "taken over, or the file is damaged; this run writes nothing more: start one "
                 "again, then run reput verify, which finds what both may have written"
             )

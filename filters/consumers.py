@@ -68,12 +68,14 @@ class ConsumerFilters:
 
     def find(self, topic: str, group: str) -> ConsumerFilter | None:
         """The filter of a consumer group on a topic."""
-        return next((found for found in self.topics.get(topic, ()) if found.group == group), None)
+        return next(
+            (consumer for consumer in self.topics.get(topic, ()) if consumer.group == group), None
+        )
 
     def names(self, topic: str) -> frozenset[str]:
         """Properties that the topic's filters read; no others need decoding."""
-        selectors = (found.selector for found in self.topics.get(topic, ()))
-        return frozenset[str]().union(*(found.names for found in selectors if found))
+        selectors = (consumer.selector for consumer in self.topics.get(topic, ()))
+        return frozenset[str]().union(*(selector.names for selector in selectors if selector))
 
     def bit_map(self, topic: str, properties: Mapping[str, str]) -> bytes | None:
         """Bit map of a message, ``bit_count / 8`` bytes; None if the topic has no filter."""
@@ -95,7 +97,7 @@ def from_json(document: object, bloom: BloomFilter | None = None) -> ConsumerFil
     """
     topics: dict[str, tuple[ConsumerFilter, ...]] = {}
     for topic, data in _mapping(_mapping(document, "", "filterDataByTopic"), "").items():
-        found = []
+        consumers = []
         for group, entry in _mapping(_mapping(data, topic, "groupFilterData"), topic).items():
             if entry is None:
                 continue
@@ -108,9 +110,9 @@ def from_json(document: object, bloom: BloomFilter | None = None) -> ConsumerFil
                     f"{shape.hash_count} of {shape.bit_count} bits, the settings or the filter "
                     f"before it {bloom.hash_count} of {bloom.bit_count}; RocketMQ then drops all"
                 )
-            found.append(consumer)
-        if found:
-            topics[topic] = tuple(found)
+            consumers.append(consumer)
+        if consumers:
+            topics[topic] = tuple(consumers)
     return ConsumerFilters(topics)
 
 

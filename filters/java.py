@@ -63,11 +63,11 @@ def parse_double(text: str) -> float | None:
     text = trim(text)
     if _DECIMAL.match(text):
         return float(text if text[-1:] in "Ny" else text.rstrip("fFdD"))
-    found = _HEXADECIMAL.match(text)
-    if not found:
+    match = _HEXADECIMAL.match(text)
+    if not match:
         return None
     try:
-        return float.fromhex(found[1])
+        return float.fromhex(match[1])
     except OverflowError:
         return float("-inf" if text[0] == "-" else "inf")
 

@@ -377,27 +377,27 @@ _SEARCHES: dict[str, Callable[[str, str], bool]] = {
 }
 
 
-def _search(node: _Node, operator: str, text: str, wanted: bool) -> _Node:
+def _search(node: _Node, operator: str, text: str, expected: bool) -> _Node:
     """CONTAINS and its like: a non-string or an empty text gives false, with or without NOT."""
-    inner, found = node.evaluate, _SEARCHES[operator]
+    inner, search = node.evaluate, _SEARCHES[operator]
 
     def evaluate(properties: Properties) -> Value:
         if not text:
             return False
         value = inner(properties)
-        return isinstance(value, str) and found(value, text) is wanted
+        return isinstance(value, str) and search(value, text) is expected
 
     return _composed(evaluate, node)
 
 
-def _membership(node: _Node, texts: frozenset[str], wanted: bool) -> _Node:
+def _membership(node: _Node, texts: frozenset[str], expected: bool) -> _Node:
     if not node.is_property:
         raise ExpressionError("IN wants a property on its left", node.position)
     inner = node.evaluate
 
     def evaluate(properties: Properties) -> Value:
         value = inner(properties)
-        return None if value is None else (value in texts) is wanted
+        return None if value is None else (value in texts) is expected
 
     return _composed(evaluate, node)
 

@@ -130,7 +130,7 @@ class Doctor:
             verb = "run" if loss.is_everything else "rebuild"
             names = [f"{one.name}/{one.queue_id}" for one in loss.names]
             text = (
-                f"{len(loss.names)} of {loss.known} queues and index files lack entries that were "
+                f"{len(loss.names)} of {loss.total} queues and index files lack entries that were "
                 f"built: {_some(names)}"
             )
             yield Find("entries_missing", text, loss.command(self._settings, verb))

@@ -58,7 +58,7 @@ class Appender:
         self._queue_offsets: dict[tuple[bytes, int], int] = {}
         self._descriptors: dict[int, int] = {}
         self._buffer = np.empty(_BUFFER_SIZE, np.uint8)
-        self._held = ExitStack()
+        self._locks = ExitStack()
 
     def __enter__(self) -> Appender:
         """Open the log. Raises OwnershipError where a broker runs on the store, OutputError for a
@@ -68,7 +68,7 @@ class Appender:
         read_properties(self.root)
         fsops.make_directories(self._directory, self.root)
         self._check_place()
-        self._held.enter_context(BrokerLock(self.root))
+        self._locks.enter_context(BrokerLock(self.root))
         log = CommitLog([self._directory])
         if log.segments:
             self._file_size = log.file_size
@@ -90,14 +90,14 @@ class Appender:
     def __exit__(self, *_error: object) -> None:
         for fd in self._descriptors.values():
             os.close(fd)
-        self._held.close()
+        self._locks.close()
 
     def _recover(self, log: CommitLog) -> None:
         """Find the end and the next queue offsets, as ``CommitLog.recover`` does."""
         self.end_offset = LogTail(log).settled()
-        for found in records(log, log.min_offset, self.end_offset):
-            if isinstance(found, Record) and found.dispatched_to_queue:
-                self._queue_offsets[found.topic, found.queue_id] = found.queue_offset + 1
+        for message in records(log, log.min_offset, self.end_offset):
+            if isinstance(message, Record) and message.dispatched_to_queue:
+                self._queue_offsets[message.topic, message.queue_id] = message.queue_offset + 1
 
     def append(self, message: Record) -> Record:
         """Append one message of any kind without the kernel; return it as it was stored.

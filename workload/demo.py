@@ -142,10 +142,12 @@ def check_queues(
             key = QueueKey(topic.decode(), queue_id)
             path = config.output / CONSUME_QUEUE_DIRECTORY / key.relative_path
             files = ConsumeQueueFiles(path, settings.mapped_file_size_consume_queue)
-            found = files.find_end(None) // CQ_STORE_UNIT_SIZE
+            unit_count = files.find_end(None) // CQ_STORE_UNIT_SIZE
             length = workload.queue_length(topic_id, queue_id, message_count)
-            if found != length:
-                raise StoreError(f"{key.topic} queue {queue_id} has {found} of {length} messages")
+            if unit_count != length:
+                raise StoreError(
+                    f"{key.topic} queue {queue_id} has {unit_count} of {length} messages"
+                )
             for first in range(0, length, CHECK_BATCH):
                 count = min(CHECK_BATCH, length - first)
                 expected = workload.queue_slice(topic_id, queue_id, first, count)
@@ -160,15 +162,15 @@ def _check_slice(
 ) -> None:
     for index, unit in enumerate(units):
         offset, size = int(unit["offset"]), int(unit["size"])
-        found = log.record_at(offset, size, verify_crc=True)
+        message = log.record_at(offset, size, verify_crc=True)
         low, high = expected.body_bounds[index : index + 2]
         body = expected.bodies[low:high].tobytes()
         low, high = expected.property_bounds[index : index + 2]
         block = expected.properties[low:high].tobytes()
-        wanted = (key.topic.encode(), key.queue_id, first + index, body, block)
-        if isinstance(found, Outcome) or wanted != (
-            found.topic, found.queue_id, found.queue_offset, found.body, found.properties,
-        ) or int(unit["tags_code"]) != tags_code(found):  # fmt: skip
+        appended = (key.topic.encode(), key.queue_id, first + index, body, block)
+        if isinstance(message, Outcome) or appended != (
+            message.topic, message.queue_id, message.queue_offset, message.body, message.properties,
+        ) or int(unit["tags_code"]) != tags_code(message):  # fmt: skip
             raise StoreError(
                 f"{key.topic} queue {key.queue_id} position {first + index} does not hold the "
                 f"message that was appended: physical offset {offset}"
