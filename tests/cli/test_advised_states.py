@@ -7,13 +7,16 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from reput.store.log.commitlog import CommitLog
 from tests.cli.test_advised_options import OUTPUT, STORE, Words, place
 from tests.readers.stores import SmallStore
 from tests.support.cli import Call
 from tests.support.derived_output import DerivedOutput
+from tests.support.several_paths import spread
 
 __all__ = ["place"]
 
@@ -348,3 +351,27 @@ def test_indexes_without_their_size(place: dict[str, Path], call: Call) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     path.write_bytes((pair[0] / "index" / path.name).read_bytes())
     assert call("diff", *pair, "--broker-conf", conf).returncode == 0
+
+
+def test_files_that_move_as_often_as_they_are_listed(place: dict[str, Path], call: Call) -> None:
+    """From one directory of the log to the other and back, until they have been moved."""
+    store, second = place[STORE], place[STORE].with_name("second")
+    second.mkdir()
+    there, here = spread(store, [second])
+    name, listed_once = min(there.iterdir()).name, CommitLog._list_once
+
+    def listed_before_a_move(log: CommitLog) -> Any:
+        nonlocal here, there
+        listed = listed_once(log)
+        here, there = there, here
+        (here / name).rename(there / name)
+        return listed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CommitLog, "_list_once", listed_before_a_move)
+        done = call("status", store)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert done.stderr.endswith(
+        f"{store / 'commitlog'}, {second}; try again when they have been moved\n"
+    )
+    assert call("status", store).returncode == 0

@@ -68,6 +68,7 @@ def test_a_run_that_was_killed_is_a_fault_everywhere(tmp_path: Path, call: Call)
         done = call("status", *command)
         assert done.returncode == 1
         assert f"the run of {output} ended without stopping" in done.stderr
+        assert done.stderr.endswith("; start reput run again\n")
         checked = call("status", *command, "--check")
         assert (checked.returncode, checked.stderr) == (2, "")
         assert "REPUT CRITICAL - " in checked.stdout

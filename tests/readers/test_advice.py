@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import signal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from reput.readers.iteration import iterate
@@ -14,7 +16,9 @@ from reput.store.errors import QueueFileError
 from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.support.cli import Call
 from tests.support.derived_output import DerivedOutput
+from tests.support.golden import log_records
 from tests.support.grown_log import GrownLog
+from tests.support.operations import once_before
 
 QUEUE_OFFSET = pa.schema([ROWS_SCHEMA.field("queueOffset")])
 
@@ -55,3 +59,23 @@ def test_a_queue_that_lacks_a_file(
     done = call("rebuild", log.root, "--output", output.root, "--topic", topic)
     assert done.returncode == 0, done.stderr
     assert offsets() == expected
+
+
+def test_an_export_that_is_stopped(tmp_path: Path, seed: int, call: Call) -> None:
+    """Ctrl-C right before it makes its directory: nothing is left, and the same command writes
+    all of it."""
+    log = GrownLog(tmp_path / "store", random.Random(seed), ext=False)
+    log.grow(30)
+    out = tmp_path / "out"
+    words = ("export", log.root, out, "--include-internal")
+    with once_before(lambda *at: at[0] == "mkdir", lambda: signal.raise_signal(signal.SIGINT)):
+        done = call(*words)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == (
+        f"reput: error: the export was stopped and {out} not written; run it again\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    assert call(*words).returncode == 0
+    assert pq.read_table(out)["physicalOffset"].to_pylist() == [
+        record.physical_offset for record in log_records(log.root)
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import re
 import shlex
@@ -25,6 +27,7 @@ from tests.support.cli import ROOT, Call
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import log_records, tree
 from tests.support.grown_log import GrownLog
+from tests.support.operations import before_operations
 from tests.support.processes import holder
 from tests.support.sparkless import running
 from tests.upkeep.test_doctor import built, rebuild_killed
@@ -180,3 +183,52 @@ def test_a_table_that_has_more_than_the_log(output: DerivedOutput, call: Call, s
     run = ("run", whole, "--once", "--output", delivered.root)
     assert call(*run, "--delta", table, *name).returncode == 0
     assert is_sound(call, delivered)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"consumequeue/A/0/\d+",
+        "consumequeue/A/0",
+        r"index/\d+",
+        r"reput/quarantine\.jsonl",
+        "reput/watermark",
+    ],
+)
+def test_a_disk_that_loses_what_was_written(
+    ram_path: Path, seed: int, call: Call, pattern: str
+) -> None:
+    """A sync fails, and the kernel drops the pages of the file: it is as it was at the last sync, a
+    new one has zeros. With the disk in order again a start finds and writes what is missing."""
+    log = GrownLog(ram_path / "store", random.Random(seed), ext=True)
+    output = DerivedOutput(log.root, ram_path / "output")
+    words = ("run", log.root, "--output", output.root, "--once")
+    log.grow(40)
+    assert call(*words).returncode == 0
+    before = tree(output.root)
+    log.grow(200)
+    synced: list[str] = []
+    lost: list[str] = []
+
+    def fail(operation: str, path: str) -> None:
+        name = path.removeprefix(f"{output.root}/")
+        if operation != "sync" or lost:
+            return
+        # the watermark is synced before the batch, too
+        synced.append(name.split("/")[0])
+        if "consumequeue" not in synced or not re.fullmatch(pattern, name):
+            return
+        lost.append(name)
+        if (file := Path(path)).is_file():
+            kept = before.get(name, b"")
+            with file.open("r+b") as written:
+                written.write(kept.ljust(file.stat().st_size, b"\0"))
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with before_operations(fail):
+        done = call(*words)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert f"cannot sync {output.root / lost[0]}: Input/output error; " in done.stderr
+    assert done.stderr.endswith("; stop, check the disk, start again\n")
+    assert call(*words).returncode == 0
+    assert is_sound(call, output)

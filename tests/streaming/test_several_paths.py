@@ -18,6 +18,7 @@ from reput.streaming.dispatcher import run_dispatcher
 from reput.upkeep.expiry import expire
 from reput.upkeep.rebuild import rebuild
 from reput.upkeep.verify.run import verify
+from tests.support.cli import Call
 from tests.support.golden import difference
 from tests.support.several_paths import spread, state_paths
 
@@ -130,8 +131,10 @@ def test_two_files_of_one_name_with_other_bytes_end_a_run(golden: Golden, tmp_pa
     assert difference(output / "consumequeue", store / "consumequeue") == []
 
 
-def test_a_run_ends_when_its_broker_gets_another_directory(golden: Golden, tmp_path: Path) -> None:
-    """Else it would wait at the last file that it knows; the next run goes on."""
+def test_a_run_ends_when_its_broker_gets_another_directory(
+    golden: Golden, tmp_path: Path, call: Call
+) -> None:
+    """Else it would wait at the last file that it knows; started again, it goes on from there."""
     store, output = golden("plain"), tmp_path / "output"
     files = sorted((store / "commitlog").iterdir())
     (tmp_path / "later").mkdir()
@@ -148,9 +151,14 @@ def test_a_run_ends_when_its_broker_gets_another_directory(golden: Golden, tmp_p
                 shutil.move(tmp_path / "later", second)
 
     calls: list[None] = []
-    with pytest.raises(StoreError, match=r"have changed since this run began.*second; start it"):
+    advice = (
+        r"have changed since this run began.*/second.*; start it again, it goes on where it was$"
+    )
+    with pytest.raises(StoreError, match=advice):
         run_dispatcher(DispatcherConfig(store, output), stop, follow)
     assert len(calls) >= 3
     assert kept != (store / "broker.conf").read_text()
-    run_dispatcher(DispatcherConfig(store, output, once=True), stop)
+    done = call("run", store, "--output", output, "--once")
+    assert done.returncode == 0, done.stderr
+    assert f"batch: batch_id=1 start={3 * 262144} " in done.stderr
     assert difference(output / "consumequeue", store / "consumequeue") == []
