@@ -30,9 +30,8 @@ def load() -> None:
     kernels.hop_records(np.zeros(8, np.uint8), 0, 0, 0, 0, NO_LIMIT, NO_LIMIT, NO_LIMIT)
 
 
-pyspark.daemon.worker = hangup.worker  # manager() looks it up there
-
 if __name__ == "__main__":
+    pyspark.daemon.worker = hangup.quiet(pyspark.daemon.worker)  # type: ignore[assignment]
     load()
     freeze_loaded()
     try:

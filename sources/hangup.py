@@ -2,7 +2,8 @@
 
 Spark does so to cancel the tasks of a query, and where a worker was idle for a minute. Then
 ``pyspark.daemon`` prints a traceback of the broken pipe, over Unix sockets always. The traceback
-looks like a failure, or hides a real one whose reason Spark reports.
+looks like a failure, or hides a real one whose reason Spark reports. Nothing is changed in plain
+mode (``sources.plainspark``).
 """
 
 from __future__ import annotations
@@ -10,24 +11,31 @@ from __future__ import annotations
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
-import pyspark.daemon
 from pyspark.sql.datasource import DataSource
 
+from reput.sources.plainspark import is_plain
+
+_DAEMON = "pyspark.daemon"
 _HUNG_UP = (BrokenPipeError, ConnectionResetError)
 _STREAM_PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
-spark_worker = pyspark.daemon.worker
+Worker = Callable[[socket.socket, bool], int]
 
 
-def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Run a worker's tasks as ``pyspark.daemon.worker`` does, but quietly where Spark has hung up
-    on it."""
-    try:
-        return spark_worker(sock, authenticated)
-    except _HUNG_UP:
-        return 1
+def quiet(worker: Worker) -> Worker:
+    """Return a function that runs a worker's tasks as ``pyspark.daemon.worker`` does, but quietly
+    where Spark has hung up on it."""
+
+    def quiet_worker(sock: socket.socket, authenticated: bool) -> int:
+        try:
+            return worker(sock, authenticated)
+        except _HUNG_UP:
+            return 1
+
+    return quiet_worker
 
 
 class QuietDataSource(DataSource):
@@ -46,9 +54,11 @@ class QuietDataSource(DataSource):
 def _quieten() -> None:
     """Replace, in such a worker and nowhere else, the function with which manager() prints
     tracebacks. The worker runs its task by now, which for a stream lasts until the query ends."""
+    if is_plain():
+        return
     main = sys.modules["__main__"]
     name = getattr(main.__spec__, "name", None)
-    if name == pyspark.daemon.__name__:
+    if name == _DAEMON:
         vars(main)["traceback"] = SimpleNamespace(
             print_exc=_print_exc, format_exc=traceback.format_exc
         )

@@ -13,6 +13,7 @@ import sys
 
 from pyspark import SparkContext
 
+from reput.sources.plainspark import is_plain
 from reput.store.errors import UsageError
 
 _IMPORT_TIMEOUT_SECONDS = 60.0
@@ -24,8 +25,10 @@ def check_workers_interpreter() -> None:
     """Check, on the driver, that the interpreter of Spark's workers can import the sources.
 
     Nothing is checked without a context (in a worker), nor where the driver has no interpreter of
-    that name (a cluster's nodes may). Raises UsageError naming the interpreter.
+    that name (a cluster's nodes may), nor in plain mode. Raises UsageError naming the interpreter.
     """
+    if is_plain():
+        return
     context = SparkContext._active_spark_context
     python = shutil.which(context.pythonExec) if context is not None else None
     if python is None or python in KNOWN:

@@ -20,9 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.udf import _create_udf
-from pyspark.util import PythonEvalType
+from pyspark.sql import SparkSession
 
 from reput.checkpoints.ownership import Ownership
 from reput.checkpoints.swap import epoch_of
@@ -39,6 +37,7 @@ from reput.streaming.followers import Followers
 from reput.streaming.progress import Progress
 from reput.streaming.queuetask import SORT_COLUMNS, QueueTask
 from reput.streaming.spark.errors import cause_line, error_of_ours
+from reput.streaming.spark.frames import collected, mapped
 from reput.streaming.spark.jvm import Jvm
 from reput.streaming.spark.session import session
 from reput.streaming.startup import Start, plan_start
@@ -158,18 +157,7 @@ class _Job:
         spread = frame[offset] * frame[topic].isNull().cast("long")
         frame = frame.repartition(self._part_count, topic, queue_id, spread)
         frame = frame.sortWithinPartitions(*SORT_COLUMNS)
-        frame = _mapped(frame, self._task)
-        rows: Sequence[pa.RecordBatch] = frame._collect_as_arrow()  # type: ignore[operator]
-        return rows
-
-
-def _mapped(frame: DataFrame, task: QueueTask) -> DataFrame:
-    """Return the answers of a task to the partitions of a frame."""
-    # this is frame.mapInArrow, which asks for pandas and makes no use of it
-    # (reput.streaming.spark.withoutpandas)
-    udf = _create_udf(task, RUNS_SCHEMA, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    column = udf(*[frame[name] for name in frame.columns])
-    return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
+        return collected(mapped(frame, self._task, RUNS_SCHEMA))
 
 
 def _commit(

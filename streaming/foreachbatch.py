@@ -32,6 +32,7 @@ from reput.streaming.logcontext import store_name
 from reput.streaming.measures import Measures
 from reput.streaming.parts import Parts
 from reput.streaming.progress import Progress
+from reput.streaming.spark.frames import collected
 from reput.streaming.tail import Planned, Tail, is_small
 
 TEND_SECONDS = 1.0
@@ -230,9 +231,7 @@ class BatchFunction:
     def _collect(self, frame: DataFrame) -> list[Item]:
         if self.progress.first_batch is None:
             self.progress.first_batch = time.monotonic()
-        # the further work of toArrow with the schema and settings is a tenth of a small batch's
-        # time
-        return list(unpack(frame._collect_as_arrow()))  # type: ignore[operator]
+        return list(unpack(collected(frame)))
 
     def _without_spool(self, frame: DataFrame, event: BatchEvent) -> DispatchBatch:
         with event.step(COLLECT):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.util import InheritableThread
 
@@ -239,6 +240,10 @@ def _dispatch(store: SupervisedStore, spark: SparkSession, stop: threading.Event
 def _check(spark: SparkSession) -> None:
     """Raise py4j's error where the JVM is gone, and StoreError where Spark has stopped: no run can
     be started again."""
-    context: Any = spark.sparkContext
-    if context._jsc.sc().isStopped():
-        raise StoreError("Spark has stopped; start the command again: every store goes on")
+    try:
+        # Spark asserts that it has not stopped before it answers this
+        spark.sparkContext.defaultParallelism  # noqa: B018
+    except Py4JJavaError as error:
+        raise StoreError(
+            "Spark has stopped; start the command again: every store goes on"
+        ) from error

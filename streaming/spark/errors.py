@@ -4,11 +4,13 @@ A Python worker sends Spark the text of a traceback and nothing else of its exce
 (``pyspark.util.handle_worker_exception``), so the exception's type exists in that text alone. The
 text is found by structure: it is a parameter of an error with a condition of its own, somewhere
 among the causes. In it, our error is the last line that begins with the full name of one of our
-classes; a traceback indents frames and source lines.
+classes; a traceback indents frames and source lines. In plain mode (``sources.plainspark``) causes
+cannot be told apart, and the text is all that Spark says of the error.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from py4j.java_gateway import is_instance_of
@@ -16,6 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
+from reput.sources.plainspark import is_plain
 from reput.store import errors
 from reput.store.errors import NotReadyError, ReputError, StoreError, UsageError, error_text
 
@@ -40,22 +43,32 @@ and some constructors take more."""
 def error_of_ours(error: BaseException) -> ReputError | None:
     """Return the error of ours that a Python worker raised, as its base class; None where ``error``
     has another cause."""
-    thrown = _thrown(error)
-    while thrown is not None:
-        if is_instance_of(SparkContext._gateway, thrown, "org.apache.spark.SparkThrowable"):
-            parameter = _TRACEBACK_PARAMETERS.get(thrown.getCondition())
-            text = thrown.getMessageParameters()[parameter] if parameter else ""
-            # not just the last line: Spark's clean-up after a reader that cannot be made also fails
-            for line in reversed(text.splitlines()):
-                name, _, message = line.partition(": ")
-                if name in _OURS:
-                    return _OURS[name](message)
-        thrown = thrown.getCause()
+    for text in _tracebacks(error):
+        # not just the last line: Spark's clean-up after a reader that cannot be made also fails
+        for line in reversed(text.splitlines()):
+            name, _, message = line.partition(": ")
+            if name in _OURS:
+                return _OURS[name](message)
     return None
 
 
+def _tracebacks(error: BaseException) -> Iterator[str]:
+    """Yield the texts in which the traceback of a Python worker may stand."""
+    thrown = _thrown(error)
+    if thrown is None:
+        yield str(error)
+    while thrown is not None:
+        if is_instance_of(SparkContext._gateway, thrown, "org.apache.spark.SparkThrowable"):
+            parameter = _TRACEBACK_PARAMETERS.get(thrown.getCondition())
+            if parameter is not None:
+                yield thrown.getMessageParameters()[parameter]
+        thrown = thrown.getCause()
+
+
 def _thrown(error: BaseException) -> Any:
-    """Return Java's exception; None where there is none."""
+    """Return Java's exception; None where there is none, or in plain mode."""
+    if is_plain():
+        return None
     # pyspark converts the outermost error alone, and not all of them: a cause loses its condition
     return getattr(error, "_origin", None) or getattr(error, "java_exception", None)
 

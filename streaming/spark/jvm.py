@@ -4,7 +4,7 @@ pyspark would start it through Spark's shell scripts, when the session is reques
 while Python still imports; without SPARK_HOME, so that the Python workers import the installed
 pyspark and not the zip of its sources, which each of them would compile anew; and with the class
 archive. Only Spark's scripts understand the settings that a user has made for them: where there are
-any, pyspark starts the JVM as usual.
+any, and in plain mode (``sources.plainspark``), pyspark starts the JVM as usual.
 
 It imports nothing heavy: every import delays the JVM.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from reput.sources.plainspark import PLAIN_VARIABLE, is_plain
 from reput.store import fsops
 from reput.store.errors import StoreError
 from reput.store.privatecache import private_directory
@@ -32,7 +34,8 @@ from reput.streaming.spark import workertemplate
 from reput.streaming.spark.workertemplate import WorkerTemplate
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
+PYSPARK_RELEASE = "4.3."
+"""How the version of every pyspark begins whose private parts are known."""
 SETTINGS: dict[str, str] = {
     "spark.app.name": "reput",
     "spark.ui.enabled": "false",
@@ -44,12 +47,6 @@ SETTINGS: dict[str, str] = {
         "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData "
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
     ),
-    # Spark's checkpoint files cost 12 ms a batch instead of 65 (decision 0003); here they are a
-    # cache
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
-    ),
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
@@ -70,6 +67,16 @@ SETTINGS: dict[str, str] = {
     "spark.python.worker.reuse": "true",
     "spark.sql.session.timeZone": "UTC",
 }
+_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
+_PRIVATE_SETTINGS = {
+    # Spark's checkpoint files cost 12 ms a batch instead of 65 (decision 0003); here they are a
+    # cache
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+}
+"""Settings that name classes of Spark's own."""
 # a young generation that holds a batch saves five sixths of the collector's pauses; its share of
 # this heap is larger than of a heap that the user chose
 _HEAP_OPTIONS = "-Xms1g -Xmn680m"
@@ -80,9 +87,9 @@ _LOCAL = {
     # over TCP the last small write of a task waits 40 ms for the acknowledgement of the previous
     # one
     "spark.python.unix.domain.socket.enabled": "true",
-    # workers are forked with kernels and Arrow already loaded
-    "spark.python.daemon.module": "reput.sources.daemon",
 }
+# workers are forked with kernels and Arrow already loaded
+_PRIVATE_LOCAL = {"spark.python.daemon.module": "reput.sources.daemon"}
 # these options silence the JVM about an archive that it refuses and about classes that it leaves
 # out
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
@@ -121,9 +128,16 @@ MODULE_OPTIONS = (
 )
 
 
+def cluster_settings() -> dict[str, str]:
+    """Return the settings of a run, wherever its executors are."""
+    if is_plain():
+        return {**SETTINGS, f"spark.executorEnv.{PLAIN_VARIABLE}": "1"}
+    return {**SETTINGS, **_PRIVATE_SETTINGS}
+
+
 def local_settings(extra: dict[str, str]) -> dict[str, str]:
     """Return the settings of a run on this machine; ``extra`` overrides ours."""
-    ours = {**SETTINGS, **_LOCAL}
+    ours = {**cluster_settings(), **_LOCAL, **({} if is_plain() else _PRIVATE_LOCAL)}
     if "spark.driver.memory" not in extra:
         ours[JAVA_OPTIONS] += f" {_HEAP_OPTIONS}"
     return {**ours, **extra}
@@ -265,25 +279,28 @@ def end_process(process: subprocess.Popen[bytes], seconds: float = END_SECONDS) 
 
 def _spark_home() -> Path | None:
     """Return the directory of pyspark, found without importing it; None unless it is a plain pip
-    install."""
+    install of a release whose private parts are known."""
     spec = find_spec("pyspark")
     home = Path(spec.origin).parent if spec and spec.origin else None
-    return home if home and (home / "jars").is_dir() and not (home / "conf").exists() else None
+    if home is None or not (home / "jars").is_dir() or (home / "conf").exists():
+        return None
+    version = re.search(r"__version__.*['\"](.+)['\"]", (home / "version.py").read_text("utf-8"))
+    return home if version and version[1].startswith(PYSPARK_RELEASE) else None
 
 
 def start(extra: Mapping[str, str], *, make_archive: bool = False) -> Jvm | None:
     """Begin to start a JVM with our settings, which ``extra`` overrides; return at once.
 
-    It returns None where Spark's own scripts have to start the JVM, or have started it
-    (spark-submit). With ``make_archive`` the JVM writes the class archive when it ends. Raises
-    StoreError where there is no Java.
+    It returns None where Spark's own scripts have to start the JVM, as in plain mode, or have
+    started it (spark-submit). With ``make_archive`` the JVM writes the class archive when it ends.
+    Raises StoreError where there is no Java.
     """
     # workers must run this interpreter, which has our packages
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # nor may a folder of the working directory shadow a package: `store` is a common name
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     home = _spark_home()
-    if "PYSPARK_GATEWAY_PORT" in os.environ or home is None:
+    if is_plain() or "PYSPARK_GATEWAY_PORT" in os.environ or home is None:
         return None
     if any(name in os.environ for name in _OF_THE_SCRIPTS):
         return None

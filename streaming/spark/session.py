@@ -6,7 +6,6 @@ started early. Nothing of Spark outlives the block.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -16,20 +15,28 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkException
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from reput.sources import interpreter
+from reput.sources.plainspark import go_plain, is_plain
 from reput.store.errors import StoreError
+from reput.streaming.spark import internals
 from reput.streaming.spark.errors import first_line
-from reput.streaming.spark.jvm import SETTINGS, Jvm, end_process, find_java, local_settings, started
+from reput.streaming.spark.jvm import (
+    Jvm,
+    cluster_settings,
+    end_process,
+    find_java,
+    local_settings,
+    started,
+)
 
 # between a JVM's last byte on a socket and its end
 LOST_SECONDS = 2.0
-
-logger = logging.getLogger("reput")
+DATA_SOURCES = "DataSourceManager$"
+"""Spark's own object that knows the data sources, in its package ``datasources``."""
 
 
 def _settings(extra: dict[str, str]) -> dict[str, str]:
@@ -37,10 +44,11 @@ def _settings(extra: dict[str, str]) -> dict[str, str]:
     ``extra``."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         # under spark-submit the JVM is already running, and knows the submitter's settings
+        if is_plain():
+            return extra
         SparkContext._ensure_initialized()
-        conf = SparkConf()
-        ours = {key: value for key, value in SETTINGS.items() if not conf.contains(key)}
-        return {**ours, **extra}
+        conf, ours = SparkConf(), cluster_settings()
+        return {**{key: value for key, value in ours.items() if not conf.contains(key)}, **extra}
     find_java()
     return local_settings(extra)
 
@@ -51,7 +59,7 @@ def _connect(jvm: Jvm) -> None:
     environment = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     os.environ.update(environment)
     try:
-        gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        gateway = java_gateway.launch_gateway()  # type: ignore[no-untyped-call]
     finally:
         for name in environment:
             del os.environ[name]
@@ -84,6 +92,8 @@ def _open(settings: dict[str, str], jvm: Jvm | None) -> SparkSession:
         opened = SparkSession.builder.config(conf=conf).getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise StoreError(f"Spark does not start: {first_line(error)}") from error
+    if is_plain():
+        return opened
     # it polls a socket of the JVM: the socket's end deserves no traceback, whoever closes it first
     opened.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     if jvm is not None and jvm.workers is not None:
@@ -97,25 +107,27 @@ def _skip_lookup(opened: SparkSession) -> None:
     """Make Spark skip its search for Python data sources: ours are registered.
 
     Otherwise the first use of one starts a worker that imports every installed ``pyspark_*``
-    module. The field that controls this is internal to Spark, and another version may not have it.
+    module. The field that controls this is Spark's own, and another version may not have it.
     """
     jvm: Any = opened.sparkContext._jvm
     try:
-        manager = getattr(jvm.org.apache.spark.sql.execution.datasources, "DataSourceManager$")
+        manager = getattr(jvm.org.apache.spark.sql.execution.datasources, DATA_SOURCES)
         nothing = getattr(jvm.scala.collection.immutable, "Map$").__getattr__("MODULE$").empty()
         set_found = getattr(getattr(manager, "MODULE$"), "dataSourceBuilders_$eq")
         set_found(jvm.scala.Option.apply(nothing))
     except (Py4JError, TypeError) as error:
-        logger.debug("spark looks for data sources: %s", first_line(error))
+        version = opened.version
+        go_plain(f"spark {version} has another {DATA_SOURCES}, {first_line(error)}")
 
 
 def _stop(opened: SparkSession) -> None:
     """Stop Spark without waiting for its accumulator server, which only polls and ends by itself:
     waiting takes up to a second."""
     context = opened.sparkContext
-    server = context._accumulatorServer
-    context._accumulatorServer = None  # type: ignore[assignment]
-    threading.Thread(target=server.shutdown, daemon=True).start()
+    if not is_plain():
+        server = context._accumulatorServer
+        context._accumulatorServer = None  # type: ignore[assignment]
+        threading.Thread(target=server.shutdown, daemon=True).start()
     try:
         opened.stop()
     except (Py4JError, OSError):
@@ -150,20 +162,33 @@ def _watched(process: subprocess.Popen[bytes] | None, opened: SparkSession) -> I
 @contextmanager
 def session(extra: dict[str, str], jvm: Jvm | None = None) -> Iterator[SparkSession]:
     """Yield a session with our settings, stopped with its block; a session that is already open is
-    used.
+    used. In plain mode its JVM ends with this process, and serves each of the process's sessions.
 
     ``extra`` overrides our settings. Under spark-submit the master is the submitter's, and the
     submitter's settings override ours too. ``jvm`` is one that the caller has started with the same
     ``extra`` and will end. Raises StoreError where Spark does not start, or its JVM is lost.
     """
+    internals.check()
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
         return
     with ExitStack() as stack:
+        if jvm is not None and is_plain():
+            jvm.end()
+            jvm = None
         jvm = jvm or stack.enter_context(started(extra))
-        stack.callback(_disconnect)
+        if not is_plain():
+            stack.callback(_disconnect)
         opened = _open(_settings(extra), jvm)
-        process = opened.sparkContext._gateway.proc if jvm is None else jvm.process  # type: ignore[union-attr]
-        stack.enter_context(_watched(process, opened))
+        stack.enter_context(_watched(_process(opened, jvm), opened))
         yield opened
+
+
+def _process(opened: SparkSession, jvm: Jvm | None) -> subprocess.Popen[bytes] | None:
+    """Return the process of the JVM; None where it is not ours, or not known in plain mode."""
+    if jvm is not None:
+        return jvm.process
+    gateway: Any = None if is_plain() else opened.sparkContext._gateway
+    process: subprocess.Popen[bytes] | None = None if gateway is None else gateway.proc
+    return process

@@ -1,4 +1,5 @@
 """Keeps pandas out of the processes that are ours alone: the command's and the workers' template.
+In plain mode (``sources.plainspark``) it stays, since public ways of pyspark ask for it.
 
 Arrow imports it with the first array that is made of Python objects, and pyspark with the first
 call to Java, only to know whether a value is one of its own. That takes half a second of CPU in
@@ -13,12 +14,14 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from types import ModuleType
 
+from reput.sources.plainspark import is_plain
+
 
 class _WithoutPandas(MetaPathFinder):
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> None:
-        if name == "pandas":
+        if name == "pandas" and not is_plain():
             raise ModuleNotFoundError("pandas is left out of this process", name=name)
 
 

@@ -55,7 +55,8 @@ def test_a_worker_that_spark_has_left_is_quiet(
 ) -> None:
     """pyspark's own worker raises here, and its manager prints a traceback."""
     monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "right")
-    for worker, raises in ((hangup.spark_worker, True), (hangup.worker, False)):
+    theirs = pyspark.daemon.worker
+    for worker, raises in ((theirs, True), (hangup.quiet(theirs), False)):
         ours, spark = socket.socketpair()
         with ours:
             spark.sendall(struct.pack("!i", 5) + b"wrong")

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from reput.store.errors import CorruptRecordError, StoreError, UsageError
 from reput.streaming.spark.errors import error_of_ours
+from reput.streaming.spark.frames import collected
 
 # workers do not have the tests' folder
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -86,7 +87,7 @@ def error_of(spark: SparkSession, source: type[DataSource], checkpoint: Path) ->
 
     def collect(frame: DataFrame, _batch_id: int) -> None:
         try:
-            frame._collect_as_arrow()  # type: ignore[operator]
+            collected(frame)
         except BaseException as error:
             raised.append(error)
             raise
