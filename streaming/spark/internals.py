@@ -40,13 +40,14 @@ ATTRIBUTES = (
 )
 """Attributes of classes."""
 OF_INSTANCES = {
+    "pyspark.java_gateway:launch_gateway": ("proc",),
     "pyspark.core.context:SparkContext._do_init": ("_accumulatorServer", "_jsc", "pythonExec"),
     "pyspark.sql.classic.dataframe:DataFrame.__init__": ("_jdf",),
     "pyspark.sql.classic.column:Column.__init__": ("_jc",),
     "pyspark.sql.streaming.query:StreamingQueryManager.__init__": ("_jsqm",),
     "pyspark.errors.exceptions.captured:CapturedException.__init__": ("_origin",),
 }
-"""Method -> attributes that it gives to its object."""
+"""Function -> attributes that it gives to its object."""
 
 
 def check() -> None:

@@ -43,10 +43,9 @@ def _settings(extra: dict[str, str]) -> dict[str, str]:
     """Return the session's settings: ours, overridden by the submitter's, overridden by
     ``extra``."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        # under spark-submit the JVM is already running, and knows the submitter's settings
-        if is_plain():
-            return extra
-        SparkContext._ensure_initialized()
+        # under spark-submit the JVM is already running, and SparkConf has the submitter's settings
+        # from it once pyspark is connected, as it is to answer any question
+        SparkContext.getSystemProperty("spark.master")
         conf, ours = SparkConf(), cluster_settings()
         return {**{key: value for key, value in ours.items() if not conf.contains(key)}, **extra}
     find_java()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from reput.sources.plainspark import PLAIN_VARIABLE
 from reput.store.files import STATE_DIRECTORY
 from reput.store.state.watermark import read_watermark
 from tests.streaming.test_golden import dispatch
@@ -44,21 +45,25 @@ def _wait_for_batches(
         time.sleep(POLL_SECONDS)  # polls a file of another process
 
 
-def _kill_catch_ups(tmp_path: Path, messages: int, rounds: int, seed: int) -> None:
+def _kill_catch_ups(
+    tmp_path: Path, messages: int, rounds: int, seed: int, plain_spark: str = ""
+) -> None:
     """Kill catch-ups whose batches are large enough to be written while the next one is scanned."""
     print(f"seed={seed}")
     rng = random.Random(seed)
     store, output, plain = tmp_path / "store", tmp_path / "output", tmp_path / "plain"
     reput_json("produce", store, "--count", messages, "--rate", 0, "--topics", 5)
     run = [*REPUT, "run", str(store), "--output", str(output), "--max-bytes-per-trigger", "64m"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+    environment = {**os.environ, PLAIN_VARIABLE: plain_spark}
     undisturbed = dispatch(store, plain)
     assert undisturbed.counts.messages == messages
     for _ in range(rounds):
         if _end_offset(output) == undisturbed.end_offset:
             assert difference(output / "consumequeue", plain / "consumequeue") == []
             shutil.rmtree(output)
-        process = subprocess.Popen(run, **quiet)  # type: ignore[call-overload]
+        process = subprocess.Popen(
+            run, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
             _wait_for_batches(process, output, rng.randint(1, 3), undisturbed.end_offset)
             time.sleep(rng.random() * 0.3)  # the moment is random, not an event
@@ -109,9 +114,13 @@ def _kill_rounds(tmp_path: Path, rounds: int, seed: int) -> None:
     assert not (output / STATE_DIRECTORY / "quarantine.jsonl").exists()
 
 
-def test_killed_catch_ups_end_equal_to_an_undisturbed_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "plain_spark", [pytest.param("", id="fast"), pytest.param("1", id="plain")]
+)
+def test_killed_catch_ups_end_equal_to_an_undisturbed_one(tmp_path: Path, plain_spark: str) -> None:
     """Two rounds over a backlog of five batches; no spool file is left."""
-    _kill_catch_ups(tmp_path, 600_000, 2, int(os.environ.get("REPUT_TEST_SEED", "20260103")))
+    seed = int(os.environ.get("REPUT_TEST_SEED", "20260103"))
+    _kill_catch_ups(tmp_path, 600_000, 2, seed, plain_spark)
 
 
 @pytest.mark.slow

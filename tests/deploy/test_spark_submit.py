@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from reput.sources.plainspark import PLAIN_VARIABLE
 from reput.streaming.spark.jvm import local_settings
 from tests.support.golden import difference
 from tests.support.standalone import RECIPE, finished, standalone_cluster, submission
@@ -17,10 +20,17 @@ def _events(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
+@pytest.mark.parametrize(
+    "plain_spark", [pytest.param("", id="fast"), pytest.param("1", id="plain")]
+)
 def test_submitted_job_builds_the_golden_queues_on_executors(
-    golden: Callable[[str], Path], tmp_path: Path
+    golden: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plain_spark: str,
 ) -> None:
     """Byte for byte; every task ran on the worker's executor, none in the driver."""
+    monkeypatch.setenv(PLAIN_VARIABLE, plain_spark)
     store, output = golden("mixed"), tmp_path / "output"
     call = ("run", store, "--output", output, "--once", "--json")
     with standalone_cluster(tmp_path, (2,)) as cluster:
@@ -40,6 +50,9 @@ def test_submitted_job_builds_the_golden_queues_on_executors(
     assert properties["spark.app.name"] == application[1] == "reput"
     # what the submitter says stands above the job's own settings
     assert properties["spark.driver.memory"] == "512m"
+    # the job's own settings count where the submitter says nothing, and executors know the mode
+    assert properties["spark.task.maxDirectResultSize"] == "256m"
+    assert properties.get(f"spark.executorEnv.{PLAIN_VARIABLE}", "") == plain_spark
     tasks = [e for e in events if e["Event"] == "SparkListenerTaskEnd"]
     assert tasks
     assert all(e["Task End Reason"]["Reason"] == "Success" for e in tasks)

@@ -13,9 +13,10 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
+from pyspark.sql import Row, SparkSession
 
 from reput.sources.plainspark import PLAIN_VARIABLE
-from reput.streaming.spark import internals
+from reput.streaming.spark import frames, internals
 from reput.streaming.spark.internals import ATTRIBUTES, FUNCTIONS, OF_INSTANCES
 from tests.support.cli import ROOT
 from tests.support.golden import difference
@@ -37,7 +38,7 @@ sources as tables and as streams."""
 RENAMED = {
     *(name.rpartition(":")[2].rpartition(".")[2] for name in (*FUNCTIONS, *ATTRIBUTES)),
     *(name for names in OF_INSTANCES.values() for name in names),
-} - {"worker", "manager", "SQL_MAP_ARROW_ITER_UDF"}
+} - {"worker", "manager", "proc", "SQL_MAP_ARROW_ITER_UDF"}
 """Words that nothing but pyspark's own Python uses."""
 GOING_ON = "going on with plain Spark"
 
@@ -64,6 +65,11 @@ def test_golden_stores_where_no_private_part_is_as_expected(tmp_path: Path) -> N
     ("prelude", "said"),
     [
         pytest.param(f"import os; os.environ['{PLAIN_VARIABLE}'] = '1'", None, id="switch"),
+        pytest.param(
+            "from pyspark import java_gateway as m; m.launch_gateway = lambda further: None",
+            "launch_gateway with other parameters, (further)",
+            id="function",
+        ),
         ("from reput.streaming.spark import session as m; m.DATA_SOURCES = 'No$'", "another No$"),
         ("from reput.streaming.spark import metrics as m; m.LISTENER = 'No'", "another No, "),
         ("from reput.streaming.spark import metrics as m; m.LAG_SOURCE = 'No$'", "another No$"),
@@ -73,7 +79,8 @@ def test_golden_stores_where_no_private_part_is_as_expected(tmp_path: Path) -> N
 def test_a_run_that_goes_plain_writes_the_same_bytes(
     golden: Callable[[str], Path], tmp_path: Path, prelude: str, said: str | None
 ) -> None:
-    """Where the switch is set, where Spark lacks a class, where another release is installed."""
+    """Where the switch is set, where pyspark or Spark differ, where another release is
+    installed."""
     store, output = golden("mixed"), tmp_path / "output"
     program = f"{prelude}; from reput.__main__ import main; main()"
     options = ("--output", str(output), "--once", "--metrics-port", "0")
@@ -85,6 +92,25 @@ def test_a_run_that_goes_plain_writes_the_same_bytes(
     assert difference(output / "consumequeue", store / "consumequeue") == []
     lines = [line for line in done.stderr.splitlines() if GOING_ON in line]
     assert [said in line for line in lines] == ([] if said is None else [True]), done.stderr
+
+
+def test_frames_are_mapped_where_spark_has_another_method(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By pyspark's own mapInArrow, with the same rows."""
+    monkeypatch.setenv(PLAIN_VARIABLE, "")
+    frame = spark.range(5)
+
+    def rows() -> list[Row]:
+        return frames.mapped(frame, lambda batches: batches, "id long").collect()
+
+    assert rows() == frame.collect()
+    assert not caplog.messages
+    monkeypatch.setattr(frames, "MAP_IN_ARROW", "no")
+    assert rows() == frame.collect()
+    (line,) = caplog.messages
+    assert line.startswith(f"spark {spark.version} has another no, ")
+    assert GOING_ON in line
 
 
 def owner_of(name: str) -> tuple[Any, str]:
