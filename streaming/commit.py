@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 STORE_CHECKPOINT_SECONDS = 1.0
 RETENTION_SECONDS = 10.0
 """RocketMQ's cleanResourceInterval, in seconds."""
+OnWatermark = Callable[[StoreSettings, Sequence[Run] | None], None]
+"""Is told, in whatever thread, that the watermark of an output with these settings has moved, and
+the runs that it now covers; None for any messages."""
 _NO_DAMAGE = (Status.SEGMENT_DELETED, Status.BAD_MULTI_DISPATCH)
 
 logger = logging.getLogger("reput")
@@ -65,11 +68,11 @@ class Committer:
         indexes: Indexes,
         log: CommitLog,
         followers: Followers,
-        on_watermark: Callable[[Sequence[Run]], None] = lambda _: None,
+        on_watermark: OnWatermark = lambda *_: None,
         measures: Measures | None = None,
     ) -> None:
-        """Open the output; ``on_watermark`` is called when a new watermark is durable, with the
-        runs that it now covers. Raises OutputError."""
+        """Open the output; ``on_watermark`` is called when a new watermark is durable. Raises
+        OutputError."""
         self._config = config
         self._indexes = indexes
         self._log = log
@@ -97,74 +100,77 @@ class Committer:
         if not is_ours or self._config.abort_file.exists():
             # what a killed run wrote and named is there, but a power cut may still undo it
             fsops.sync_file_system_of(self._config.output)
-        self._store_checkpoint.take_over(plan, self._log, is_ours)
-        clear_from = self._advance_to(plan)
-        current = self._watermark.current
-        durable_end = current.end_offset if is_ours and current else None
+        begin, clear_from = self._beginning(plan)
+        # where units are cleared, the log may have ended at a later offset than it does now
+        self._store_checkpoint.take_over(plan, self._log, is_ours, may_be_ahead=clear_from is None)
+        current = self._advance_to(begin, plan, clear_from)
+        durable_end = current.end_offset if is_ours else None
         self._writers = self._indexes.open_writers(
             self._config.output, self._ledger, durable_end, self._log
         )
         if clear_from is not None:
-            # the log may have ended at a later offset than it does now
-            self._store_checkpoint.may_be_ahead = False
             for writer in self._writers:
                 writer.truncate(clear_from)
-        if plan.lost is not None and current is not None:
-            self._watermark.advance(replace(current, end_offset=plan.lost[1]))
-        if self._watermark.current is not None:
-            self._ends.open(self._watermark.current, is_new=not is_ours, replays=plan.replays)
-        if plan.truncate_to is not None:
-            self._store_checkpoint.write(self._watermark.current, self._writers, is_cut=True)
-
-    def _advance_to(self, plan: Plan) -> int | None:
-        """Make the plan's position durable; return the offset from which no unit can be trusted.
-
-        A cut is recorded here, before any unit is removed: if the removal is interrupted, the next
-        start finds the abort file and clears from the same watermark. Without that, a half-finished
-        cut could make the log seem to agree with the remaining units. For the same reason the
-        watermark passes a lost range only once no unit of it is left.
-        """
-        position, epoch, clear_from = plan.watermark, plan.watermark.epoch + 1, plan.truncate_to
         if plan.lost is not None:
-            position = replace(position, end_offset=plan.lost[0])
-        if clear_from is None and self._watermark.current and self._config.abort_file.exists():
-            # the last run wrote a batch in part: the log may have lost its messages and gone on
-            # with others, and nothing else would remove their units from queues that get no new
-            # ones
-            clear_from = position.end_offset
-            logger.info("the last run was cut short: clearing what is beyond %d", clear_from)
+            # only now that no unit of the lost range is left
+            current = self._watermark.advance(replace(current, end_offset=plan.lost[1]))
+        self._ends.open(current, is_new=not is_ours, replays=plan.replays)
+        if plan.truncate_to is not None:
+            self._store_checkpoint.write(current, self._writers, is_cut=True)
+
+    def _beginning(self, plan: Plan) -> tuple[Watermark, int | None]:
+        """Return the watermark to begin with, and the offset from which no unit can be trusted
+        (None if all can be). Nothing is changed."""
+        end = plan.watermark.end_offset if plan.lost is None else plan.lost[0]
+        clear_from, current = plan.truncate_to, self._watermark.current
+        if clear_from is None and current is not None:
+            if self._config.abort_file.exists():
+                # the last run wrote a batch in part: the log may have lost its messages and gone
+                # on with others, and nothing else would remove their units from queues that get no
+                # new ones
+                clear_from = end
+                logger.info("the last run was cut short: clearing what is beyond %d", end)
+            elif end < current.end_offset:
+                clear_from = end
+        epoch = plan.watermark.epoch + (1 if plan.truncate_to is None else 2)
+        begin = self._index_begin(plan)
+        return replace(plan.watermark, end_offset=end, epoch=epoch, index_begin=begin), clear_from
+
+    def _index_begin(self, plan: Plan) -> int:
+        """Return the offset from which on the index is complete."""
+        begin, cut = plan.watermark.index_begin, plan.truncate_to
+        if not self._indexes.settings.builds_index:
+            return begin
+        first_indexed = self._indexes.first_indexed(self._config.output)
+        if cut is not None:
+            begin = min(begin, cut)
+            first_indexed = None if (first_indexed or 0) >= cut else first_indexed
+        first = plan.start if first_indexed is None else first_indexed
+        # a known beginning stays, even where its files have disappeared since: their entries then
+        # count as missing
+        return first if begin < 0 or (first_indexed is None and first < begin) else begin
+
+    def _advance_to(self, begin: Watermark, plan: Plan, clear_from: int | None) -> Watermark:
+        """Make the beginning durable, and return it. No unit is removed before: after an
+        interrupted removal the next start finds the abort file and clears from the same watermark,
+        whereas a half-finished cut could make the log seem to agree with the remaining units."""
         current = self._watermark.current
-        is_lowered = current is not None and position.end_offset < current.end_offset
+        is_lowered = current is not None and begin.end_offset < current.end_offset
         if is_lowered or plan.truncate_to is not None:
-            clear_from = position.end_offset if clear_from is None else clear_from
             self._ends.forget()
         fsops.replace_file(self._config.abort_file, b"")
-        index_begin, builds_index = position.index_begin, self._indexes.settings.builds_index
+        if plan.truncate_to is not None:
+            self._followers.truncate(plan.truncate_to)
         if plan.lost is not None:
             # an interrupted start may have listed a part of this range
             self._ledger.truncate(plan.lost[0])
-        if plan.truncate_to is not None:
-            epoch += 1
-            self._followers.truncate(plan.truncate_to)
-            if builds_index:
-                index_begin = min(index_begin, plan.truncate_to)
-        if plan.lost is not None:
             self._note_bad(BadRange(*plan.lost, Status.SEGMENT_DELETED), DispatchCounts())
             self._ledger.sync()
-        if builds_index:
-            # a known beginning stays, even where its files have disappeared since: their entries
-            # then count as missing
-            first_indexed = self._indexes.first_indexed(self._config.output)
-            if plan.truncate_to is not None and (first_indexed or 0) >= plan.truncate_to:
-                first_indexed = None
-            first = plan.start if first_indexed is None else first_indexed
-            if index_begin < 0 or (first_indexed is None and first < index_begin):
-                index_begin = first
-        self._watermark.take_over(replace(position, epoch=epoch, index_begin=index_begin))
+        taken_over = self._watermark.take_over(begin)
         # only now: a rewind that is killed before leaves the ledger of the old watermark whole
         if plan.lost is None and clear_from is not None:
             self._ledger.truncate(clear_from)
-        return clear_from
+        return taken_over
 
     def commit(self, batch: DispatchBatch) -> DispatchCounts:
         """Write a batch and make it durable; ``publish`` comes next.
@@ -230,7 +236,7 @@ class Committer:
             if not self._indexes.on_executors:
                 self._ends.write(current, self._writers, only_if_due=True)
             self._followers.advance(batch.end)
-            self._on_watermark(batch.runs)
+            self._on_watermark(self._indexes.settings, batch.runs)
         self._watermark.check_owned()
         self._store_checkpoint.write(current, self._writers, only_if_due=True)
         self._expire()
@@ -330,13 +336,14 @@ class _StoreCheckpointFile:
         self._output = output
         self._settings = settings
         self._keeps_logics_physical_offset = False
+        self._may_be_ahead = True
         self._due = 0.0
-        self.may_be_ahead = True
-        """A broker may have written the file for messages that are dispatched only now."""
 
-    def take_over(self, plan: Plan, log: CommitLog, is_ours: bool) -> None:
+    def take_over(self, plan: Plan, log: CommitLog, is_ours: bool, *, may_be_ahead: bool) -> None:
         """Make the file claim no message whose unit may be removed, before a unit or the watermark
-        is."""
+        is. With ``may_be_ahead`` a broker may have written it for messages that are dispatched only
+        now."""
+        self._may_be_ahead = may_be_ahead
         found = StoreCheckpoint.read(self._output) or StoreCheckpoint()
         covered, last = found.logics_physical_offset, plan.watermark.last_record_offset
         # what a broker or an earlier run wrote, not damage; a log that was cut need not have it
@@ -367,7 +374,7 @@ class _StoreCheckpointFile:
         self._due = now + STORE_CHECKPOINT_SECONDS
         before = StoreCheckpoint.read(self._output) or StoreCheckpoint()
         timestamp, last = durable.last_store_timestamp, durable.last_record_offset
-        ahead = self.may_be_ahead
+        ahead = self._may_be_ahead
         index_msg_timestamp = max(writer.index_msg_timestamp for writer in writers)
         if not index_msg_timestamp and (ahead or not self._settings.builds_index):
             index_msg_timestamp = before.index_msg_timestamp

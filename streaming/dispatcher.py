@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import dataclass
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -29,11 +29,10 @@ from reput.store.errors import NoSpaceError, NotReadyError, ReputError, StoreErr
 from reput.store.files import BROKER_CONF_FILE
 from reput.store.filetimes import LookTimer, Watched
 from reput.store.log.commitlog import CommitLog
-from reput.store.runs.dispatch import Run
 from reput.store.runs.spool import open_spool
 from reput.store.state.built import settings_of
 from reput.store.state.logoffset import parse_offset
-from reput.streaming.commit import Committer
+from reput.streaming.commit import Committer, OnWatermark
 from reput.streaming.config import MAX_BYTES_THROUGH_SPARK, DispatcherConfig
 from reput.streaming.followers import Followers
 from reput.streaming.foreachbatch import BatchFunction
@@ -67,7 +66,7 @@ def run_dispatcher(
     stop: threading.Event,
     show: Callable[[Progress], None] = lambda _: None,
     jvm: Jvm | None = None,
-    on_watermark: Callable[[StoreSettings, Sequence[Run] | None], None] = lambda *_: None,
+    on_watermark: OnWatermark = lambda *_: None,
     measures: Measures | None = None,
     spark: SparkSession | None = None,
 ) -> Progress:
@@ -76,8 +75,7 @@ def run_dispatcher(
     Where the disk is full, the run waits and goes on when there is room. ``show`` is called a few
     times a second. ``jvm`` is a JVM that was started early, with ``config.spark_conf``. ``spark``
     is a session with our source, which this run shares with others, each in a thread of its own.
-    ``on_watermark`` is given the output's settings once it can be read, and whenever its watermark
-    has moved, with the runs that it now covers (None for any messages), in whatever thread.
+    ``on_watermark`` is told of the output once it can be read, and whenever its watermark moves.
     ``measures`` receives what the run measures; Spark's part only where it is given, and not of a
     shared session. Raises ReputError with a line for people.
     """
@@ -97,8 +95,9 @@ def run_dispatcher(
         if finish_swap(config.output):
             logger.warning("finished a rebuild that was killed: output=%s", config.output)
         settings = settings_of(config.output, settings, config.flags)
-        moved = partial(on_watermark, settings)
-        run = _Run(config, settings, log, stop, show, moved, measures, spark)
+        listens = measures is not None
+        measures = measures or Measures()
+        run = _Run(config, settings, log, stop, show, on_watermark, measures, spark, listens)
         run.space.retry(lambda: held.enter_context(Ownership(config.output)))
         while True:
             try:
@@ -109,9 +108,10 @@ def run_dispatcher(
                     raise
                 logger.warning("the query has ended and is started again: %s", error)
                 stop.wait(RESTART_SECONDS)
-                until_ready(run.look, stop)
-                if stop.is_set():
-                    return run.progress
+                again = until_ready(config.open_store, stop)
+                if again is None:
+                    return run.progress or Progress(0, 0)
+                again[1].close()
 
 
 def query_name(config: DispatcherConfig) -> str:
@@ -119,93 +119,76 @@ def query_name(config: DispatcherConfig) -> str:
     return f"reput {config.output}"
 
 
+@dataclass
 class _Run:
     """One call of ``run_dispatcher``: the state that outlives its queries, each of which is one
     attempt."""
 
-    def __init__(
-        self,
-        config: DispatcherConfig,
-        settings: StoreSettings,
-        log: CommitLog,
-        stop: threading.Event,
-        show: Callable[[Progress], None],
-        on_watermark: Callable[[Sequence[Run] | None], None],
-        measures: Measures | None,
-        spark: SparkSession | None,
-    ) -> None:
-        self._config = config
-        self._settings = settings
-        self._log = log
-        self._stop = stop
-        self._show = show
-        self._on_watermark = on_watermark
-        self._measures = measures or Measures()
-        self._listens = measures is not None
-        self._spark = spark
-        self._lag_gauge: LagGauge | None = None
-        self._progress: Progress | None = None
-        self._replay_from = replay_offset(config, log)
-        self._stated_directories = Watched(
+    config: DispatcherConfig
+    settings: StoreSettings
+    log: CommitLog
+    stop: threading.Event
+    show: Callable[[Progress], None]
+    on_watermark: OnWatermark
+    measures: Measures
+    spark: SparkSession | None
+    listens: bool
+    """Spark's part of the measures is wanted, too."""
+    lag_gauge: LagGauge | None = None
+    progress: Progress | None = None
+    """The progress of all attempts; None before the first."""
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.replay_from = replay_offset(config, self.log)
+        self.stated_directories = Watched(
             config.broker_conf or config.store / BROKER_CONF_FILE,
             lambda: read_store_settings(config.store, config.broker_conf).commit_log_directories,
         )
-        self._checks, self._samples = LookTimer(), LookTimer()
+        self.checks, self.samples = LookTimer(), LookTimer()
         directories = (config.state_directory, config.spark_directory)
-        self.space = SpaceWait(directories, stop, self._show_waiting, self._measures)
-
-    def look(self) -> None:
-        """Look for what an attempt needs of the store. Raises ReputError."""
-        _, log = self._config.open_store()
-        log.close()
-
-    @property
-    def progress(self) -> Progress:
-        """The progress of all attempts; nothing before the first."""
-        return self._progress or Progress(0, 0)
+        self.space = SpaceWait(directories, self.stop, self._show_waiting, self.measures)
 
     def attempt(self, held: ExitStack, jvm: Jvm | None) -> Progress:
         """Compare the positions and dispatch from there on; the session stays open in ``held``.
 
         Raises NoSpaceError or NotReadyError where another attempt is worthwhile.
         """
-        config, log = self._config, self._log
-        start = plan_start(config, self._settings, log, self._replay_from)
+        config, log = self.config, self.log
+        start = plan_start(config, self.settings, log, self.replay_from)
         plan, indexes = start.plan, start.indexes
-        if self._progress is None:
-            self._progress = Progress(plan.start, plan.watermark.end_offset)
-        progress = self._measures.progress = self._progress
-        followers = Followers(config, self._settings, plan.watermark.store_id)
+        if self.progress is None:
+            self.progress = Progress(plan.start, plan.watermark.end_offset)
+        progress = self.measures.progress = self.progress
+        followers = Followers(config, self.settings, plan.watermark.store_id)
         with ExitStack() as opened:
             opened.callback(followers.close)
-            committer = Committer(
-                config, indexes, log, followers, self._on_watermark, self._measures
-            )
+            committer = Committer(config, indexes, log, followers, self.on_watermark, self.measures)
             opened.callback(self._note_progress, progress, progress.position)
             opened.callback(committer.close)
             tail = None if config.once else Tail(config, indexes, log, plan.watermark.store_id)
             take_over(config, start, committer, followers)
-            self._on_watermark(None)
+            self.on_watermark(self.settings, None)
             progress.log_end = start.log_end
             log.will_need(plan.start, start.log_end - plan.start)
-            if self._spark is None:
-                self._spark = held.enter_context(session(config.spark_conf, jvm))
-                self._spark.dataSource.register(CommitLogDataSource)
-                self._lag_gauge = LagGauge(self._spark)
-                if self._listens:
-                    BatchListener(lambda _: self._measures).listen(self._spark)
+            if self.spark is None:
+                self.spark = held.enter_context(session(config.spark_conf, jvm))
+                self.spark.dataSource.register(CommitLogDataSource)
+                self.lag_gauge = LagGauge(self.spark)
+                if self.listens:
+                    BatchListener(lambda _: self.measures).listen(self.spark)
             spool = None
-            if str(self._spark.sparkContext.master).startswith("local"):
+            if str(self.spark.sparkContext.master).startswith("local"):
                 spool = open_spool(config.spool_directory, config.output)
             batches = BatchFunction(
-                spool, plan.start, indexes, log, committer, progress, tail, self._measures
+                spool, plan.start, indexes, log, committer, progress, tail, self.measures
             )
             opened.callback(batches.close)
-            self._measures.queries += 1
-            self._query(self._spark, indexes, plan, batches)
+            self.measures.queries += 1
+            self._query(self.spark, indexes, plan, batches)
             committer.end()
             if config.once:
-                followers.catch_up(self._stop)
+                followers.catch_up(self.stop)
         return progress
 
     def _query(
@@ -213,12 +196,12 @@ class _Run:
     ) -> None:
         """Run one query, until it or the run ends."""
         try:
-            query = _start(spark, self._config, indexes, plan, batches)
+            query = _start(spark, self.config, indexes, plan, batches)
         except (PySparkException, Py4JError) as error:
             raise self._our_error(error, None) from error
         try:
             self._wait(query, batches, plan.watermark.store_id)
-            batches.finish()
+            batches.commits.wait()
         except BaseException:
             # Spark cannot interrupt a callback that pauses
             batches.stop()
@@ -228,16 +211,16 @@ class _Run:
 
     def _wait(self, query: StreamingQuery, batches: BatchFunction, store_id: str) -> None:
         try:
-            while not self._has_ended(query) and not self._stop.is_set():
-                if self._samples.is_due():
+            while not self._has_ended(query) and not self.stop.is_set():
+                if self.samples.is_due():
                     self._sample(query, batches.progress, store_id)
-                batches.check()
+                batches.commits.check()
                 batches.tend()
                 batches.note_progress()
-                if self._lag_gauge is not None:
-                    self._lag_gauge.show(batches.progress.lag_bytes)
+                if self.lag_gauge is not None:
+                    self.lag_gauge.show(batches.progress.lag_bytes)
                 self._check_directories()
-                self._show(batches.progress)
+                self.show(batches.progress)
             if query.isActive:
                 batches.stop()
                 _await_planner(query)
@@ -247,16 +230,16 @@ class _Run:
             if not batches.has_refused:
                 raise self._our_error(error, batches.failure) from error
         batches.note_progress()
-        self._show(batches.progress)
+        self.show(batches.progress)
 
     def _has_ended(self, query: StreamingQuery) -> bool:
         """Wait a moment, or until the query has ended. One that follows the log ends only by an
         error, and Spark is asked less often: a question costs more than all else of an idle one."""
-        if self._config.once:
+        if self.config.once:
             # pyspark accepts fractions of a second too; its annotation does not say so
             return bool(query.awaitTermination(POLL_SECONDS))  # type: ignore[arg-type]
-        self._stop.wait(POLL_SECONDS)
-        return self._checks.is_due() and not query.isActive
+        self.stop.wait(POLL_SECONDS)
+        return self.checks.is_due() and not query.isActive
 
     def _sample(self, query: StreamingQuery, progress: Progress, store_id: str) -> None:
         last = query.lastProgress
@@ -272,7 +255,7 @@ class _Run:
         text = str(error)
         if fsops.says_no_space(f"{text}{failure}") or not self.space.is_there():
             return NoSpaceError(
-                f"spark finds no space, for its checkpoint {self._config.spark_directory} or for "
+                f"spark finds no space, for its checkpoint {self.config.spark_directory} or for "
                 "temporary files; free some space and the work goes on where it stopped"
             )
         found = error_of_ours(failure or error)
@@ -281,26 +264,26 @@ class _Run:
     def _note_progress(self, progress: Progress, begun: int) -> None:
         if progress.position != begun:
             self.space.progressed()
-        if self._replay_from is not None:
+        if self.replay_from is not None:
             # positions do not show how far a replay has come
-            self._replay_from = progress.position
+            self.replay_from = progress.position
 
     def _check_directories(self) -> None:
         """Check that the log's directories are the same: a broker that was started again with
         another path writes where this run does not look."""
         try:
-            stated = self._stated_directories.value()
+            stated = self.stated_directories.value()
         except (UsageError, NotReadyError):
             return  # the file is being written, or the broker has yet to create the directory
-        if {*stated} != {*self._log.directories}:
+        if {*stated} != {*self.log.directories}:
             raise StoreError(
                 "the commitlog directories have changed since this run began, to "
                 f"{', '.join(map(str, stated))}; start it again, it goes on where it was"
             )
 
     def _show_waiting(self) -> None:
-        if self._progress is not None:
-            self._show(self._progress)
+        if self.progress is not None:
+            self.show(self.progress)
 
 
 def _start(

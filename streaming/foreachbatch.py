@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -37,13 +38,58 @@ from reput.streaming.tail import Planned, Tail, is_small
 
 TEND_SECONDS = 1.0
 
+_NOTHING = Future[None]()
+_NOTHING.set_result(None)
+
 logger = logging.getLogger("reput")
 
 
-class BatchFunction:
-    """The function that Spark calls for each batch, and the thread in which batches are committed.
+class CommitThread:
+    """Does what it is given, in order. After an error it does nothing more, and whoever waits gets
+    the error."""
 
-    Only one thread at a time reads the log or writes: the callback works on them after ``finish``.
+    def __init__(self) -> None:
+        """The thread works for the store of this one (``logcontext``)."""
+        initial = (store_name.get(),)
+        self._executor = ThreadPoolExecutor(1, "reput-commit", store_name.set, initial)
+        self._last = _NOTHING
+
+    def begin(self, work: Callable[[], object]) -> Future[None]:
+        """Have a work done next; return that of the work before it."""
+        before = self._last
+        self._last = self._executor.submit(_follow, before, work)
+        return before
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all work has ended."""
+        return self._last.done()
+
+    def wait(self) -> None:
+        """Wait until all work has ended. Raises its error."""
+        self._last.result()
+
+    def check(self) -> None:
+        """Raises the error of the work if it has ended; does not wait."""
+        if self.is_idle:
+            self.wait()
+
+    def close(self) -> None:
+        """End the thread after its work, and release what an error holds of it."""
+        self._executor.shutdown()
+        self._last = _NOTHING
+
+
+def _follow(before: Future[None], work: Callable[[], object]) -> None:
+    before.result()  # it has ended; after a failure nothing may follow
+    work()
+
+
+class BatchFunction:
+    """The function that Spark calls for each batch.
+
+    It hands batches to a thread that commits them. Only one of the two at a time reads the log or
+    writes: the function does so once the thread is idle.
     """
 
     def __init__(
@@ -73,8 +119,7 @@ class BatchFunction:
         """A batch was refused because the run is being stopped; ``failure`` is then None."""
         self._tend_due = 0.0
         self._store_name = store_name.get()
-        self._thread = ThreadPoolExecutor(1, "reput-commit", store_name.set, (self._store_name,))
-        self._pending: Future[None] | None = None
+        self.commits = CommitThread()
         self._collected_end = start
         self._has_collected = False
 
@@ -95,8 +140,8 @@ class BatchFunction:
                 else:
                     batch = batch or self._without_spool(frame, event)
                     self._collected_end = batch.end
-                    self.finish()
-                    self._pending = self._thread.submit(self._commit_batch, batch, planned, event)
+                    self.commits.wait()
+                    self.commits.begin(partial(self._commit, (batch,), planned, event))
                 self._has_collected = True
             except BaseException as error:
                 if not self.has_refused:
@@ -110,31 +155,35 @@ class BatchFunction:
             self.has_refused = True
             raise StoreError("the dispatcher is stopping; the next start repeats this batch")
 
-    def _commit_batch(
-        self, batch: DispatchBatch, planned: Planned | None, event: BatchEvent
-    ) -> None:
-        self._commit((batch,), planned, event)
-        event.log_durable()
-
     def _commit(
-        self, batches: Iterable[DispatchBatch], planned: Planned | None, event: BatchEvent
+        self,
+        pieces: Iterable[DispatchBatch],
+        planned: Planned | None,
+        event: BatchEvent,
+        parts: Parts | None = None,
     ) -> None:
+        """Commit a batch in pieces, those of ``parts`` or one, in the thread for that."""
         try:
-            for batch in batches:
+            for piece in pieces:
                 with event.step(COMMIT):
-                    counts = self._committer.commit(batch)
-                    # counted before what may fail now: the batch is not written again
-                    self.progress.advance(batch.end, counts)
-                    event.note_durable(batch.start, batch.end, counts)
-                    self._committer.publish(batch)
+                    counts = self._committer.commit(piece)
+                    # counted before what may fail now: the piece is not written again
+                    self.progress.advance(piece.end, counts)
+                    event.note_durable(piece.start, piece.end, counts)
+                    self._committer.publish(piece)
         except BaseException as error:
             self._note_failure(event, error)
             raise
         if self._tail and planned:
             self._tail.note_durable(planned)
+        if parts is None or not parts.have_failed:
+            event.log_durable()
 
     def _note_failure(self, event: BatchEvent, error: BaseException) -> None:
-        """Log a batch as failed, but not one that only finds the error of the batch before it."""
+        """Let tasks claim no further part, and log a batch as failed, but not one that only finds
+        the error of the batch before it."""
+        if self.spool is not None:
+            close_spool(self.spool)
         if error is not self.failure:
             self.failure = error
             event.log_failed(error)
@@ -146,7 +195,7 @@ class BatchFunction:
             return None  # Spark may begin at an offset before ours
         if not is_small(self._collected_end, planned.end):
             return None
-        self.finish()
+        self.commits.wait()
         with event.step(COLLECT):
             return self._tail.scan(self._collected_end, planned.end)
 
@@ -159,16 +208,6 @@ class BatchFunction:
             close_spool(self.spool)
         with self._busy:
             pass
-
-    def finish(self) -> None:
-        """Wait until the batch in progress is durable. Raises the error of its commit."""
-        if self._pending is not None:
-            self._pending.result()
-
-    def check(self) -> None:
-        """Raises the error of the last commit if it has ended; does not wait."""
-        if self._pending is not None and self._pending.done():
-            self._pending.result()
 
     def note_progress(self) -> None:
         """Record how far the tasks of the batch in progress have come."""
@@ -183,10 +222,9 @@ class BatchFunction:
         if time.monotonic() >= self._tend_due and self._busy.acquire(blocking=False):
             # no batch begins meanwhile, and the next one waits for the work that begins here
             try:
-                if self._pending is None or self._pending.done():
-                    self.finish()
+                if self.commits.is_idle:
                     self._tend_due = time.monotonic() + TEND_SECONDS
-                    self._pending = self._thread.submit(self._committer.tend)
+                    self.commits.begin(self._committer.tend)
             finally:
                 self._busy.release()
 
@@ -194,9 +232,9 @@ class BatchFunction:
         self, frame: DataFrame, spool: Path, planned: Planned | None, event: BatchEvent
     ) -> None:
         """Run a batch's job while the thread commits its parts."""
-        before = self._pending
         parts = Parts(spool, self._collected_end, self._scan_to_file_end)
-        self._pending = self._thread.submit(self._commit_parts, before, parts, planned, event)
+        work = partial(self._commit, parts.commits(), planned, event, parts)
+        before = self.commits.begin(work)
         whole = None
         try:
             with event.step(COLLECT):
@@ -205,28 +243,10 @@ class BatchFunction:
             parts.end(whole)
         remove_claims(spool)
         self._collected_end = whole.end
-        if before is not None:
-            before.result()
+        before.result()
         if self._stopping.is_set():
-            self.finish()
+            self.commits.wait()
             self._refuse_if(not parts.are_whole)
-
-    def _commit_parts(
-        self,
-        before: Future[None] | None,
-        parts: Parts,
-        planned: Planned | None,
-        event: BatchEvent,
-    ) -> None:
-        try:
-            if before is not None:
-                before.result()  # it has ended; after a failure nothing may follow
-            self._commit(parts.commits(), planned, event)
-        except BaseException:
-            parts.stop()
-            raise
-        if not parts.have_failed:
-            event.log_durable()
 
     def _collect(self, frame: DataFrame) -> list[Item]:
         if self.progress.first_batch is None:
@@ -243,7 +263,7 @@ class BatchFunction:
                 "parts of a batch do not join, scanning again: start=%d end=%d",
                 whole.start, whole.end,
             )  # fmt: skip
-            self.finish()
+            self.commits.wait()
             batch = self._scanned(whole.start, whole.end, whole.settings)
         return batch
 
@@ -261,8 +281,8 @@ class BatchFunction:
 
     def close(self) -> None:
         """Wait for a commit in progress, and release what is held of its batch."""
-        self._thread.shutdown()
-        self._pending = self.failure = None
+        self.commits.close()
+        self.failure = None
         if self.spool is not None:
             with suppress(OutputError):
                 fsops.remove_tree(self.spool)

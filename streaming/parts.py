@@ -15,7 +15,7 @@ from pathlib import Path
 from reput.store.runs.dispatch import DispatchBatch, ScannedRange
 from reput.store.runs.packed import unpack
 from reput.store.runs.scan import assemble
-from reput.store.runs.spool import close_spool, is_open, take_part
+from reput.store.runs.spool import is_open, take_part
 
 POLL_SECONDS = 0.004
 UNITS_PER_QUEUE = 4096
@@ -52,10 +52,6 @@ class Parts:
         with self._looking:
             self._whole = whole
             self._ended.set()
-
-    def stop(self) -> None:
-        """Let tasks claim no further part."""
-        close_spool(self._spool)
 
     @property
     def are_whole(self) -> bool:

@@ -186,7 +186,7 @@ class WorkBench:
                 note(WATERMARK, watermark)
                 super().advance(watermark)
 
-        def on_watermark(_runs: object) -> None:
+        def on_watermark(*_: object) -> None:
             found = read_watermark(config.state_directory)
             note(WATERMARK, found and found.end_offset)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import queue
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from reput.serving.embedded import EmbeddedServer
 from reput.serving.stores import BrokerIdentity
 from reput.store import fsops
 from reput.store.config import StoreSettings, read_store_settings
-from reput.store.runs.dispatch import Run
 from reput.store.state.brokerlock import BrokerLock
 from reput.store.state.built import settings_of
 from reput.store.state.consumeroffset import ConsumerOffsetFile
@@ -40,9 +38,6 @@ class Served:
         config = ServerConfig("127.0.0.1", 0)
         identity = BrokerIdentity.of(settings)
         self.server = EmbeddedServer(config, identity, output, self.ready.put)
-
-    def told(self, runs: Sequence[Run] | None) -> None:
-        self.server.watermark_moved(self.settings, runs)
 
     def port(self) -> int:
         return self.ready.get(timeout=EVENT_SECONDS)
@@ -70,14 +65,14 @@ def test_a_commit_wakes_a_waiting_pull(
     """No file is polled, and the pull's deadline is far away."""
     monkeypatch.setattr(admission, "MAX_SUSPEND_MS", 1 << 40)
     with served.server:
-        output.start(part=lambda _: half_of(output), on_watermark=served.told)
+        output.start(part=lambda _: half_of(output), on_watermark=served.server.watermark_moved)
         with Client(served.port()) as client:
             end = client.ask(MAX_OFFSET, PLACE).ext["offset"]
             wanted = {"queueOffset": end, "maxMsgNums": 32, "sysFlag": 6, "subscription": "*"}
             opaque = client.send(PULL, {**PLACE, **wanted, "suspendTimeoutMillis": 1 << 40})
             # requests are answered in their order: the pull waits
             assert client.ask(MAX_OFFSET, PLACE).ext["offset"] == end
-            output.start(on_watermark=served.told)
+            output.start(on_watermark=served.server.watermark_moved)
             answer = client.receive(timeout=EVENT_SECONDS)
     assert (answer.code, answer.opaque) == (FOUND, opaque)
     first = next(
@@ -95,12 +90,12 @@ def test_a_failure_does_not_stop_dispatch(
 ) -> None:
     """A failed sync of the journal ends the server with one log line; the output is complete."""
     with served.server:
-        output.start(part=lambda _: half_of(output), on_watermark=served.told)
+        output.start(part=lambda _: half_of(output), on_watermark=served.server.watermark_moved)
         with Client(served.port()) as client, monkeypatch.context() as patch:
             patch.setattr(fsops, "_failpoints", fsops._Failpoints("sync:1=EIO"))
             assert client.ask(COMMIT, {**PLACE, "commitOffset": 3}).code == 0
             assert client.is_closed()
-        output.start(on_watermark=served.told)
+        output.start(on_watermark=served.server.watermark_moved)
     check_complete(output, caplog)
 
 
@@ -110,7 +105,7 @@ def test_a_server_that_cannot_start_does_not_stop_dispatch(
     """Another server has the output's offsets."""
     output.root.mkdir()
     with ConsumerOffsetFile(output.root), served.server:
-        output.start(on_watermark=served.told)
+        output.start(on_watermark=served.server.watermark_moved)
     check_complete(output, caplog)
     assert "written by another process" in caplog.text
 
@@ -137,7 +132,7 @@ def test_the_dispatchers_lock_is_kept(tmp_path: Path) -> None:
         f"print(broker_pid(Path({str(store)!r})) is not None)"
     )
     with BrokerLock(store), served.server:
-        served.told(None)
+        served.server.watermark_moved(served.settings, None)
         served.port()
         done = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=True

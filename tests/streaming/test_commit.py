@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from reput.store.log.cursor import LogTail
 from reput.store.runs.dispatch import BatchSettings, DispatchBatch, DispatchCounts
 from reput.store.state.built import settings_of
 from reput.store.state.watermark import Watermark, read_watermark
-from reput.streaming.commit import Committer
+from reput.streaming.commit import Committer, OnWatermark
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.followers import Followers
 from reput.streaming.indexes import Indexes
@@ -64,7 +64,7 @@ class Open:
 def opened(
     store: Path,
     output: Path,
-    on_watermark: Callable[[object], None] = lambda _: None,
+    on_watermark: OnWatermark = lambda *_: None,
     followers_of: type[Followers] = Followers,
 ) -> Iterator[Open]:
     """As a start does it; without ``Committer.end`` it is a run that was cut short."""
@@ -222,7 +222,7 @@ def test_who_waits_is_told_of_every_watermark_once_it_is_durable(
             told.append(watermark_told)
             super().advance(watermark_told)
 
-    def notice(_queues: object) -> None:
+    def notice(*_: object) -> None:
         noticed.append(watermark(output).end_offset)
 
     with opened(store, output, notice, Noted) as run:

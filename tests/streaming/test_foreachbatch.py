@@ -95,12 +95,12 @@ def test_the_end_of_a_run_waits_for_the_last_batch(
     """Its error is the run's."""
     frames: list[Any] = [1]
     batches(frames[0], 0)
-    batches.check()
+    batches.commits.check()
     commits.go_on.set()
     with pytest.raises(NoSpaceError, match="the disk is full"):
-        batches.finish()
+        batches.commits.wait()
     with pytest.raises(NoSpaceError):
-        batches.check()
+        batches.commits.check()
     batches.close()
 
 
@@ -211,7 +211,7 @@ def test_a_display_counts_no_durable_part_as_ahead(
     batches(frame, 0)
     look("Spark has the batch for done")
     commits.go_on.set()
-    batches.finish()
+    batches.commits.wait()
     look("all is durable")
     batches.close()
     assert looks == [

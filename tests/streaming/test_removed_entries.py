@@ -24,6 +24,7 @@ from reput.store.config import StoreSettings
 from reput.store.errors import ReputError, StoreError
 from reput.store.state.ends import read_ends
 from reput.store.state.watermark import read_watermark
+from reput.streaming.commit import OnWatermark
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.progress import Progress
 from reput.upkeep import checkpoints as positions
@@ -58,10 +59,10 @@ def kill(place: Place) -> None:
         place.output.start(on_watermark=_die_after(1))
 
 
-def _die_after(batches: int) -> Callable[[object], None]:
+def _die_after(batches: int) -> OnWatermark:
     left = [None] * batches
 
-    def die(runs: object) -> None:
+    def die(_settings: object, runs: object) -> None:
         if runs is not None:
             left.pop()
             if not left:

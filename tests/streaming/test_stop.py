@@ -16,7 +16,7 @@ from reput.streaming import dispatcher
 from reput.streaming.commit import Committer
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
-from reput.streaming.foreachbatch import BatchFunction
+from reput.streaming.foreachbatch import BatchFunction, CommitThread
 from reput.streaming.progress import Progress
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload
@@ -78,12 +78,12 @@ def test_a_run_ends_cleanly_when_its_last_batch_is_durable(
     """Spark has the query ended before: the batch is written in a thread of its own."""
     store, output = golden("plain"), tmp_path / "output"
     waited, steps = threading.Event(), list[str]()
-    finish, commit, end = BatchFunction.finish, Committer.commit, Committer.end
+    wait, commit, end = CommitThread.wait, Committer.commit, Committer.end
 
-    def noted_finish(batches: BatchFunction) -> None:
-        if batches._pending is not None:
+    def noted_wait(commits: CommitThread) -> None:
+        if not commits.is_idle:
             waited.set()
-        finish(batches)
+        wait(commits)
 
     def late_commit(committer: Committer, batch: DispatchBatch) -> DispatchCounts:
         assert waited.wait(LONGEST_SECONDS)
@@ -96,7 +96,7 @@ def test_a_run_ends_cleanly_when_its_last_batch_is_durable(
         waited.set()
         end(committer)
 
-    monkeypatch.setattr(BatchFunction, "finish", noted_finish)
+    monkeypatch.setattr(CommitThread, "wait", noted_wait)
     monkeypatch.setattr(Committer, "commit", late_commit)
     monkeypatch.setattr(Committer, "end", noted_end)
     dispatch(store, output)

@@ -10,8 +10,9 @@ from typing import Any
 
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.index.indexfile import IndexLayout
-from reput.store.runs.dispatch import DispatchBatch, Run
+from reput.store.runs.dispatch import DispatchBatch
 from reput.store.state.built import settings_of
+from reput.streaming.commit import OnWatermark
 from reput.upkeep.verify.run import Verification, verify
 from tests.support.configs import configured
 from tests.support.golden import difference, unpack_golden
@@ -56,7 +57,7 @@ class DerivedOutput:
         self,
         *,
         part: Callable[[DispatchBatch], int] | None = None,
-        on_watermark: Callable[[Sequence[Run] | None], None] = lambda _: None,
+        on_watermark: OnWatermark = lambda *_: None,
         **options: Any,
     ) -> Sequence[str]:
         """As ``run_dispatcher`` does, in one batch; ``part`` chooses where it ends, ``options`` are

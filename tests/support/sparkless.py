@@ -15,10 +15,10 @@ from reput.store import fsops
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError
 from reput.store.log.commitlog import CommitLog
-from reput.store.runs.dispatch import BatchSettings, DispatchBatch, Run
+from reput.store.runs.dispatch import BatchSettings, DispatchBatch
 from reput.store.state.built import settings_of
 from reput.store.state.logoffset import offset_json
-from reput.streaming.commit import Committer
+from reput.streaming.commit import Committer, OnWatermark
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.followers import Followers
 from reput.streaming.startup import Start, plan_start, take_over
@@ -96,7 +96,7 @@ class Running:
 def running(
     config: DispatcherConfig,
     *,
-    on_watermark: Callable[[Sequence[Run] | None], None] = lambda _: None,
+    on_watermark: OnWatermark = lambda *_: None,
     open_followers: type[Followers] = Followers,
 ) -> Iterator[Running]:
     """Start as ``run_dispatcher`` does; within the block, batches; at its end the run ends."""
@@ -113,7 +113,7 @@ def running(
             committer = Committer(config, indexes, log, followers, on_watermark)
             opened.callback(committer.close)
             take_over(config, start, committer, followers)
-            on_watermark(None)
+            on_watermark(settings, None)
             yield Running(log, start, committer, settings)
             committer.tend()
             committer.end()
@@ -125,7 +125,7 @@ def dispatch(
     cuts: Sequence[int] = (),
     *,
     part: Callable[[DispatchBatch], int] | None = None,
-    on_watermark: Callable[[Sequence[Run] | None], None] = lambda _: None,
+    on_watermark: OnWatermark = lambda *_: None,
     open_followers: type[Followers] = Followers,
     with_spark_files: bool = False,
 ) -> Sequence[str]:

@@ -194,7 +194,7 @@ class DispatcherMachine(LogRules):
         self._tail = LogTail(self._running.log)
         self._seen = self._running.start.log_end
 
-    def _learn(self, _runs: object) -> None:
+    def _learn(self, *_: object) -> None:
         self._recorder.note(WATERMARK, self._mark)
 
     def _begin_model_anew(self) -> None:

@@ -42,7 +42,7 @@ def shadowed(store: Path, output: Path) -> ShadowResult:
     shadow = Shadow(settings, output)
     with (
         shadow,
-        running(config, on_watermark=lambda runs: shadow.watermark_moved(settings, runs)) as run,
+        running(config, on_watermark=shadow.watermark_moved) as run,
     ):
         if run.position < run.start.log_end:
             run.commit(run.scan(run.start.log_end))

@@ -68,7 +68,7 @@ class Dispatch:
         """Dispatch everything. Raises ReputError."""
         output = self._prepared.output(root)
 
-        def shown(_runs: object) -> None:
+        def shown(*_: object) -> None:
             found = read_watermark(output.state)
             acknowledge(found.end_offset if found else 0)
 
