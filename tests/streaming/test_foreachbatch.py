@@ -85,6 +85,7 @@ def test_a_batch_waits_for_the_one_before_and_has_its_error(
     with pytest.raises(NoSpaceError, match="the disk is full"):
         batches(frames[1], 1)
     assert isinstance(batches.failure, NoSpaceError)
+    assert batches.spool is None or not is_open(batches.spool), "tasks would scan on in vain"
     batches.close()
     assert commits.begun == [1]
 
