@@ -29,8 +29,9 @@ def check_workers_interpreter() -> None:
     """
     if is_plain():
         return
-    context = SparkContext._active_spark_context
-    python = shutil.which(context.pythonExec) if context is not None else None
+    # a session that is not ours may be another pyspark's, and nobody has checked its private parts
+    context = getattr(SparkContext, "_active_spark_context", None)
+    python = shutil.which(getattr(context, "pythonExec", ""))
     if python is None or python in KNOWN:
         return
     done = subprocess.run(

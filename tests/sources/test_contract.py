@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from reput.sources import interpreter
 from reput.sources.commitlog import CommitLogBatchReader, CommitLogDataSource, CommitLogStreamReader
 from reput.sources.commitlogoptions import CommitLogOptions
 from reput.sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueDataSource
@@ -312,6 +314,20 @@ def test_an_interpreter_of_workers_without_the_sources_is_named(
     monkeypatch.setattr(spark.sparkContext, "pythonExec", chosen[1])
     for source in (CommitLogDataSource, ConsumeQueueDataSource):
         spark.dataSource.register(source)
+
+
+def test_an_interpreter_that_another_pyspark_does_not_tell_is_not_checked(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a user's own session, where pyspark's private parts may be others."""
+    monkeypatch.setattr(interpreter, "KNOWN", set())
+    for owner, name in (
+        (spark.sparkContext, "pythonExec"),
+        (SparkContext, "_active_spark_context"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.delattr(owner, name)
+            interpreter.check_workers_interpreter()
 
 
 @pytest.mark.parametrize("reverse", [False, True])
