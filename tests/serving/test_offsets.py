@@ -17,7 +17,7 @@ import pytest
 from reput.serving import offsets, offsetwriter
 from reput.serving.config import FirstPosition
 from reput.store import configjson
-from reput.store.errors import NoSpaceError, OwnershipError, StoreError
+from reput.store.errors import NoSpaceError, OwnershipError, StoreError, SyncError
 from reput.store.files import CONSUMER_OFFSET_FILE
 from reput.store.state.brokerlock import BrokerLock
 from reput.store.state.consumeroffset import ConsumerOffsetFile, Offsets, TopicGroup, read_committed
@@ -330,6 +330,34 @@ def test_commits_that_could_not_be_written_are_written_later(
         assert client.ask(UPDATE, place(1, commitOffset=2)).code == 0
         committed.set()
         await_committed(output, {0: 1, 1: 2})
+
+
+@pytest.mark.parametrize("work", ["write", "begin_replacing", "finish_replacing"])
+def test_a_failed_sync_ends_the_server_and_a_full_disk_does_not(
+    store: Path, output: Path, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    """After a failed fsync nobody knows what is durable: only the next start finds out."""
+    errors: list[Exception] = [NoSpaceError("no space"), SyncError("cannot sync")]
+    done = getattr(ConsumerOffsetFile, work)
+
+    def failing(file: ConsumerOffsetFile, *arguments: object) -> object:
+        if threading.current_thread() is not threading.main_thread() and errors:
+            raise errors.pop(0)
+        return done(file, *arguments)
+
+    monkeypatch.setattr(ConsumerOffsetFile, work, failing)
+    monkeypatch.setattr(offsetwriter, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(offsetwriter, "REPLACE_SECONDS", 0.1)
+    with (
+        pytest.raises(SyncError, match="cannot sync"),
+        served(store, output) as port,
+        Client(port) as client,
+    ):
+        assert client.ask(UPDATE, place(commitOffset=1)).code == 0
+        assert client.is_closed()
+    assert errors == []
+    with served(store, output) as port, Client(port) as client:
+        assert client.ask(QUERY, place()).ext == {"offset": "1"}
 
 
 def test_a_flood_of_groups_is_refused(
