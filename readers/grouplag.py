@@ -37,7 +37,7 @@ class CommittedOffsets:
         """Read the offsets below ``output`` if there are any, since consumers have then been served
         from it, otherwise the store's.
 
-        Raises NotFoundError if there are none, UsageError if they are damaged.
+        Raises NotFoundError if there are none, StoreError if they are damaged.
         """
         roots = [root for root in (output, store) if root is not None]
         places = [root / CONSUMER_OFFSET_FILE for root in roots]

@@ -10,7 +10,6 @@ changes of that second.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ from typing import cast
 
 from reput.serving.locks import Locks, Owners
 from reput.serving.requests import to_json
-from reput.store import fsops
+from reput.store import fsops, jsontext
 from reput.store.errors import OutputError
 from reput.store.files import QUEUE_LOCKS_FILE
 
@@ -38,7 +37,7 @@ class LockFile:
         self._is_failing = False
         self._thread = ThreadPoolExecutor(1, "reput-locks")
         try:
-            locks.restore(_owners(json.loads(self._path.read_bytes())))
+            locks.restore(_owners(jsontext.parse(self._path.read_bytes())))
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:

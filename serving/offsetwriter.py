@@ -35,7 +35,7 @@ class OffsetWriter:
     def __init__(self, output: Path, seed: Path) -> None:
         """Read the committed offsets below ``output``, or else below ``seed``, a store's root.
 
-        Raises UsageError, OwnershipError where another process writes these offsets, OutputError.
+        Raises StoreError, OwnershipError where another process writes these offsets, OutputError.
         """
         with ExitStack() as opened:
             self._file = opened.enter_context(ConsumerOffsetFile(output))

@@ -25,7 +25,7 @@ from reput.checkpoints.swap import finish_swap
 from reput.sources.commitlog import CommitLogDataSource
 from reput.store import fsops
 from reput.store.config import NO_PROPERTY_FILE, StoreSettings, read_store_settings
-from reput.store.errors import NoSpaceError, NotReadyError, ReputError, StoreError, UsageError
+from reput.store.errors import NoSpaceError, NotReadyError, ReputError, StoreError
 from reput.store.files import BROKER_CONF_FILE
 from reput.store.filetimes import LookTimer, Watched
 from reput.store.log.commitlog import CommitLog
@@ -273,7 +273,7 @@ class _Run:
         another path writes where this run does not look."""
         try:
             stated = self.stated_directories.value()
-        except (UsageError, NotReadyError):
+        except ReputError:
             return  # the file is being written, or the broker has yet to create the directory
         if {*stated} != {*self.log.directories}:
             raise StoreError(

@@ -18,7 +18,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from reput.sinks.kafka.records import KafkaRecords, RecordBatch
 from reput.sinks.kafka.topics import OWN_PREFIX
+from reput.store import jsontext
 from reput.store.errors import OwnershipError, StoreError, UsageError
 
 DEFAULT_MAX_MESSAGE_BYTES = 32 << 20
@@ -75,6 +76,16 @@ class KafkaSettings:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """A record of the position topic."""
+
+    end: int | None = None
+    """Physical offset up to which all is on Kafka; None at the log's start."""
+    instance: str | None = None
+    """The one that wrote it."""
+
+
 @dataclass(slots=True)
 class _Transaction:
     began: float = field(default_factory=time.monotonic)
@@ -112,7 +123,7 @@ class KafkaTransactions:
         Raises OwnershipError if another instance has taken over from this one.
         """
         self.close()
-        if self._owned and self._last_position().get("instance") != self._instance:
+        if self._owned and self._last_position().instance != self._instance:
             raise OwnershipError(
                 f"another process has begun to write to Kafka as {self._transactional_id}; "
                 "stop one of the two, or give it another `KafkaSettings.store_id=`"
@@ -121,10 +132,10 @@ class KafkaTransactions:
         self.add_partitions({self.position_topic: 1})
         self._start_producer()
         # read only now: a pending commit has ended, and any other transaction is aborted
-        end = self._last_position().get("end")
+        end = self._last_position().end
         self.commit(end)
         self._owned = True
-        return None if end is None else int(end)
+        return end
 
     def lacks(self, partitions: Mapping[str, int]) -> bool:
         """Whether ``add_partitions`` must be called for topics with this many partitions."""
@@ -253,7 +264,7 @@ class KafkaTransactions:
 
     def commit(self, end: int | None) -> None:
         """Atomically make the sent messages visible and ``end`` the position."""
-        value = json.dumps({"end": end, "instance": self._instance}).encode()
+        value = json.dumps(asdict(_Position(end, self._instance))).encode()
         position = KafkaRecords.of(
             [(self.position_topic, 0)],
             np.zeros(1, np.int64),
@@ -332,8 +343,9 @@ class KafkaTransactions:
             **self._settings.client,
         }
 
-    def _last_position(self) -> dict[str, Any]:
-        """The last committed record of the position topic; empty if there is none."""
+    def _last_position(self) -> _Position:
+        """The last committed record of the position topic. Raises StoreError where another program
+        wrote it."""
         from kafka import KafkaConsumer, TopicPartition  # noqa: PLC0415
 
         place = TopicPartition(self.position_topic, 0)
@@ -351,8 +363,17 @@ class KafkaTransactions:
                 start = max(end - back, first)
                 found = _last_record(consumer, place, start, end)
                 if found is not None or start == first:
-                    return json.loads(found) if found is not None else {}
+                    break
                 back *= 8
+        try:
+            return (
+                _Position() if found is None else jsontext.build(_Position, jsontext.parse(found))
+            )
+        except ValueError as error:
+            raise StoreError(
+                f"the last record of topic {self.position_topic} on Kafka is no position: {error}; "
+                "find what else writes there, and give another `KafkaSettings.store_id=`"
+            ) from error
 
 
 def _errors() -> Any:

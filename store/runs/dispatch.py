@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from reput.store import jsontext
 from reput.store.log.cursor import BadRange
 from reput.store.state.ends import EntryEnd, EntryName
 
@@ -68,7 +69,7 @@ class Wanted:
     def from_text(cls, text: str) -> Wanted:
         """Decode the result of ``to_text``. Raises ValueError."""
         try:
-            values = json.loads(text)
+            values = jsontext.parse(text)
             topics = frozenset(topic.encode() for topic in values.pop("batch_topics", ()))
             return cls(**values, batch_topics=topics)
         except (AttributeError, TypeError, ValueError) as error:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from reput.store.errors import UsageError
+from reput.store.errors import StoreError
 from reput.store.names import escaped
 from reput.store.state.consumeroffset import Offsets, read_committed
 from reput.store.state.ledger import QUEUE_OFFSET_GAP, LedgerEntry
@@ -84,7 +84,8 @@ def _committed(roots: Collection[Path]) -> Offsets:
     for root in roots:
         try:
             offsets = read_committed(root) or offsets
-        except UsageError as error:
+        except StoreError as error:
+            # what is only told must not keep anything from being written
             logger.warning("%s", error)
     return offsets
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
 from kafka.errors import KafkaError
 from kafka.producer.producer_batch import ProducerBatch
@@ -358,6 +358,26 @@ def test_a_batch_that_expired_is_not_committed(
         assert follower.position() is None
         follower.write(0, end, rows(store, 0, end))
     assert_mirrored(kafka, identity, store)
+
+
+def test_a_position_that_another_program_wrote(kafka: Kafka, identity: str) -> None:
+    """It is no position, and nothing goes to Kafka; under another name it does."""
+    for number, value in enumerate((b"[" * 100_000, b"7", b'{"end": "7"}', b'{"offset": 7}')):
+        name = f"{identity}-{number}"
+        with closing(KafkaTransactions(KafkaSettings(kafka.bootstrap, name), "", "test")) as ours:
+            assert ours.recover() is None
+            topic = ours.position_topic
+        with closing(KafkaProducer(bootstrap_servers=kafka.bootstrap)) as producer:
+            producer.send(topic, value, b"key").get(60)
+        settings = KafkaSettings(kafka.bootstrap, name)
+        with (
+            closing(KafkaTransactions(settings, "", "test")) as refused,
+            pytest.raises(StoreError, match=f"topic {topic} on Kafka is no position: .*store_id="),
+        ):
+            refused.recover()
+        settings = KafkaSettings(kafka.bootstrap, f"{name}-other")
+        with closing(KafkaTransactions(settings, "", "test")) as other:
+            assert other.recover() is None
 
 
 def test_the_position_is_read_when_nobody_else_can_move_it(

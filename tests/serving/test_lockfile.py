@@ -106,7 +106,9 @@ def test_locks_of_before_the_start_end() -> None:
     assert held.owners() == {"g": {"b": {"T": [2]}, "new": {"T": [0, 1]}}}
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"g":{"a":{"T":["0"]}}}', '{"g":{"a":[1]}}', "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"g":{"a":{"T":["0"]}}}', '{"g":{"a":[1]}}', "\xff", "[" * 100_000]
+)
 def test_a_file_that_is_none(
     store: Path, output: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -37,6 +37,25 @@ def damaged(directory: Path) -> Site:
     return site
 
 
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, None])
+def test_groups_that_cannot_be_read_keep_nothing_from_being_dispatched(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None
+) -> None:
+    """A broker is writing its file, or the disk has lost it: the queue is named all the same."""
+    site = damaged(tmp_path)
+    path = site.output.store / "config" / "consumerOffset.json"
+    path.unlink()
+    if text is None:
+        path.mkdir()
+    else:
+        path.write_text(text)
+    site.output.start()
+    at = site.offsets[LOST + 1][1]
+    assert MovedQueue("Orders", 0, LOST, LOST + 1, at, 0).line in caplog.messages
+    assert sum(str(path) in line for line in caplog.messages) == 1
+    assert units(site) == [place for offset, place in site.offsets if offset != LOST]
+
+
 def test_a_queue_that_closes_up_is_named_and_blank_keeps_places(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -141,13 +141,20 @@ def test_a_run_ends_when_its_broker_gets_another_directory(
     for path in files[3:]:
         shutil.move(path, tmp_path / "later")
     kept = (store / "broker.conf").read_text()
-    stop, second = threading.Event(), tmp_path / "second"
+    stop, second, conf = threading.Event(), tmp_path / "second", tmp_path / "broker.conf"
 
     def follow(progress: object) -> None:
         if progress.end_offset == 3 * 262144:  # type: ignore[attr-defined]
-            # first the file, then, as the broker starts, the directory
-            state_paths(store, [store / "commitlog", second])
-            if calls.append(None) or len(calls) == 3:
+            # a file that cannot be read; then the file, and as the broker starts, the directory
+            calls.append(None)
+            if len(calls) == 1:
+                (store / "broker.conf").rename(conf)
+                (store / "broker.conf").mkdir()
+            elif len(calls) == 2:
+                (store / "broker.conf").rmdir()
+                conf.rename(store / "broker.conf")
+                state_paths(store, [store / "commitlog", second])
+            elif len(calls) == 4:
                 shutil.move(tmp_path / "later", second)
 
     calls: list[None] = []
@@ -156,7 +163,7 @@ def test_a_run_ends_when_its_broker_gets_another_directory(
     )
     with pytest.raises(StoreError, match=advice):
         run_dispatcher(DispatcherConfig(store, output), stop, follow)
-    assert len(calls) >= 3
+    assert len(calls) >= 4
     assert kept != (store / "broker.conf").read_text()
     done = call("run", store, "--output", output, "--once")
     assert done.returncode == 0, done.stderr
