@@ -38,9 +38,10 @@ test-slow: install ## run exhaustive tests for two hours: hundreds of kill -9 ro
 	sh deploy/install-jdk.sh maven
 	$(BIN)/python -m pytest -m slow --timeout=7200
 
-power-cut: install ## cut the power N times (1000) on a real kernel in a process, ext4 and XFS; SEED=n resumes
+power-cut: install ## cut the power N times (1000) on a real kernel in a process, ext4 and XFS; SEED=n FIRST=k go on
 	sh deploy/install-uml.sh
-	$(BIN)/python -m tests.crash.powercut $(or $(N),1000) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.torture power-cut $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(FIRST),--first $(FIRST))
 
 fuzz: $(FUZZ_STAMP) ## fuzz TARGET (frame), guided by coverage, for SECONDS (3600)
 	$(BIN)/python -m tests.fuzz $(TARGET) --seconds $(or $(SECONDS),3600)
@@ -69,8 +70,8 @@ $(MUTATION_STAMP): $(STAMP)
 	touch $(MUTATION_STAMP)
 
 crash-images: install ## try N power cuts (1000000) in memory; SEED=n ROUND=k go on with an earlier run
-	$(BIN)/python -m tests.crash.images $(or $(N),1000000) $(if $(SEED),--seed $(SEED)) \
-		$(if $(ROUND),--round $(ROUND))
+	$(BIN)/python -m tests.torture crash-images --faults $(or $(N),1000000) \
+		$(if $(SEED),--seed $(SEED)) $(if $(ROUND),--first $(ROUND))
 
 lint: install ## run ruff and mypy
 	$(BIN)/ruff check .

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
 import time
 from pathlib import Path
 
@@ -15,34 +14,21 @@ from reput.sources.plainspark import PLAIN_VARIABLE
 from reput.store.files import STATE_DIRECTORY
 from reput.store.state.watermark import read_watermark
 from tests.streaming.test_golden import dispatch
-from tests.support.cli import REPUT, ROOT, kill_tree, reput_json
+from tests.support.childruns import ChildRun, check_whole, growing_log, kill_runs
+from tests.support.cli import REPUT, reput_json
 from tests.support.golden import difference
 
 pytestmark = pytest.mark.usefixtures("spark")
-POLL_SECONDS = 0.01
-FIRST_BATCH_TIMEOUT = 120.0
+LONGEST_START_SECONDS = 8.0
 
 
-def _sequence(output: Path) -> int:
-    found = read_watermark(output / STATE_DIRECTORY)
-    return found.sequence if found else 0
-
-
-def _end_offset(output: Path) -> int:
-    found = read_watermark(output / STATE_DIRECTORY)
-    return found.end_offset if found else 0
-
-
-def _wait_for_batches(
-    process: subprocess.Popen[bytes], output: Path, wanted: int, log_end: int | None = None
-) -> None:
-    """Wait until the run has moved the watermark ``wanted`` times (taking over is the first), or to
-    the end of a log that does not grow."""
-    before, deadline = _sequence(output), time.monotonic() + FIRST_BATCH_TIMEOUT
-    while _sequence(output) < before + wanted and _end_offset(output) != log_end:
-        assert process.poll() is None, "the run ended by itself"
-        assert time.monotonic() < deadline, "no batch came"
-        time.sleep(POLL_SECONDS)  # polls a file of another process
+def _run(directory: Path, trigger: str, plain_spark: str = "") -> ChildRun:
+    """A run of ``directory``'s store, in batches of so many bytes."""
+    output = directory / "output"
+    command = [*REPUT, "run", directory / "store", "--output", output]
+    command += ["--max-bytes-per-trigger", trigger]
+    environment = {PLAIN_VARIABLE: plain_spark}
+    return ChildRun(directory / "log", command, output, environment=environment)
 
 
 def _kill_catch_ups(
@@ -53,65 +39,34 @@ def _kill_catch_ups(
     rng = random.Random(seed)
     store, output, plain = tmp_path / "store", tmp_path / "output", tmp_path / "plain"
     reput_json("produce", store, "--count", messages, "--rate", 0, "--topics", 5)
-    run = [*REPUT, "run", str(store), "--output", str(output), "--max-bytes-per-trigger", "64m"]
-    environment = {**os.environ, PLAIN_VARIABLE: plain_spark}
     undisturbed = dispatch(store, plain)
     assert undisturbed.counts.messages == messages
     for _ in range(rounds):
-        if _end_offset(output) == undisturbed.end_offset:
+        watermark = read_watermark(output / STATE_DIRECTORY)
+        if watermark is not None and watermark.end_offset == undisturbed.end_offset:
             assert difference(output / "consumequeue", plain / "consumequeue") == []
             shutil.rmtree(output)
-        process = subprocess.Popen(
-            run, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            _wait_for_batches(process, output, rng.randint(1, 3), undisturbed.end_offset)
+        with _run(tmp_path, "64m", plain_spark) as run:
+            run.wait_for_moves(rng.randint(1, 3), undisturbed.end_offset)
             time.sleep(rng.random() * 0.3)  # the moment is random, not an event
             assert (output / STATE_DIRECTORY / "abort").exists()
-        finally:
-            kill_tree(process.pid)
-            process.wait()
     assert dispatch(store, output).end_offset == undisturbed.end_offset
-    assert difference(output / "consumequeue", plain / "consumequeue") == []
-    assert not (output / STATE_DIRECTORY / "quarantine.jsonl").exists()
-    assert list((output / STATE_DIRECTORY / "spool").iterdir()) == []
-    assert not (output / STATE_DIRECTORY / "abort").exists()
+    check_whole(output, plain)
 
 
 def _kill_rounds(tmp_path: Path, rounds: int, seed: int) -> None:
     print(f"seed={seed}")
     rng = random.Random(seed)
     store, output, plain = tmp_path / "store", tmp_path / "output", tmp_path / "plain"
-    produce = [
-        *REPUT, "produce", str(store), "--rate", "4000", "--seconds", "100000",
-        "--commitlog-file-size", "8m", "--topics", "5", "--queues", "3",
-    ]  # fmt: skip
-    run = [*REPUT, "run", str(store), "--output", str(output), "--max-bytes-per-trigger", "300k"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
-    producer = subprocess.Popen(produce, **quiet)  # type: ignore[call-overload]
-    try:
-        while not (store / "broker.conf").exists():
-            assert producer.poll() is None
-            time.sleep(POLL_SECONDS)
-        for _ in range(rounds):
-            process = subprocess.Popen(run, **quiet)  # type: ignore[call-overload]
-            try:
-                if rng.random() < 0.75:
-                    _wait_for_batches(process, output, rng.randint(1, 6))
-                    time.sleep(rng.random() * 0.5)  # the moment is random, not an event
-                else:
-                    time.sleep(rng.random() * 8)
-            finally:
-                kill_tree(process.pid)
-                process.wait()
-    finally:
-        producer.terminate()
-        producer.wait()
+    with growing_log(store, 4000, "--topics", 5, "--queues", 3):
+        kill_runs(
+            lambda: _run(tmp_path, "300k"), rng, rounds,
+            lambda run: run.wait_for_moves(rng.randint(1, 6)), LONGEST_START_SECONDS,
+        )  # fmt: skip
     last, undisturbed = dispatch(store, output), dispatch(store, plain)
     assert last.end_offset == undisturbed.end_offset > 0
     assert undisturbed.counts.messages > 0
-    assert difference(output / "consumequeue", plain / "consumequeue") == []
-    assert not (output / STATE_DIRECTORY / "quarantine.jsonl").exists()
+    check_whole(output, plain)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -20,17 +20,15 @@ from reput.store.log.cursor import Window, walk
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload
 from tests.streaming.test_golden import dispatch
-from tests.support.cli import REPUT, ROOT, kill_tree
-from tests.support.golden import difference
+from tests.support.childruns import ChildRun, check_whole, growing_log, kill_runs
+from tests.support.cli import REPUT
 from tests.support.s3 import BUCKET, running_server
 from tests.support.tables import log_end, plain_columns, plain_rows, table_rows
 
-POLL_SECONDS = 0.005
-COMMIT_TIMEOUT = 300.0
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+LONGEST_START_SECONDS = 8.0
 
 FOLLOW = """
-import sys, threading
+import signal, sys, threading
 from pathlib import Path
 from reput.sinks.delta.table import DeltaTarget
 from reput.store.config import read_store_settings
@@ -38,16 +36,17 @@ from reput.streaming.config import DispatcherConfig
 from reput.streaming.followers import Followers
 
 store, output = map(Path, sys.argv[1:3])
-ends = list(map(int, sys.argv[4:]))
+grants, *ends = map(int, sys.argv[4:])
 target = DeltaTarget(sys.argv[3], interval_seconds=0.0)
 config = DispatcherConfig(store, output, followers=(target,))
 settings = read_store_settings(store)
 followers = Followers(config, settings, "0" * 32)
 followers.start(0, ends[-1])
 position = target.open("0" * 32, settings).position() or 0
-for end in [end for end in ends if end > position]:
-    # one commit each, when the test grants it
-    input()
+for number, end in enumerate(end for end in ends if end > position):
+    # one commit each, as many as the test grants
+    if number == grants:
+        signal.pause()
     followers.advance(end)
     followers.catch_up(threading.Event())
 followers.close()
@@ -59,18 +58,6 @@ def commits(table: Path | str) -> int:
     if isinstance(table, Path):
         return len(list((table / "_delta_log").glob("*.json")))
     return DeltaTable(table).version() + 1 if DeltaTable.is_deltatable(table) else 0
-
-
-def wait_for_commits(process: subprocess.Popen[bytes], table: Path | str, wanted: int) -> bool:
-    """Wait until there are ``wanted`` further versions; return False if the process ends by
-    itself."""
-    before, deadline = commits(table), time.monotonic() + COMMIT_TIMEOUT
-    while commits(table) < before + wanted:
-        if process.poll() is not None:
-            return False
-        assert time.monotonic() < deadline, "no commit came"
-        time.sleep(POLL_SECONDS)  # polls a directory of another process
-    return True
 
 
 @pytest.fixture
@@ -120,28 +107,18 @@ def _kill_followers(tmp_path: Path, table: Path | str, parts: int, share: int) -
         appender.append_batch(Workload(3, 2, 200, seed=1).batch(0, 3000, 1_700_000_000_000))
     log, end = CommitLog([store / "commitlog"]), log_end(store)
     cuts = [walk(log, Window(log), 0, end * part // parts).offset for part in range(1, parts)]
-    command = [sys.executable, "-c", FOLLOW, store, output, table, *cuts, end]
+    command = [sys.executable, "-c", FOLLOW, store, output, table]
     rounds = 0
     while True:
-        process = subprocess.Popen(
-            [*map(str, command)],
-            stdin=subprocess.PIPE,
-            **QUIET,  # type: ignore[call-overload]
-        )
-        try:
-            wanted = rng.randint(1, parts // share - 1)
-            # one more, which may be under way when it is killed
-            process.stdin.write(b"\n" * (wanted + 1))
-            process.stdin.flush()
-            running = wait_for_commits(process, table, wanted)
+        number = rng.randint(1, parts // share - 1)
+        goal = commits(table) + number
+        # one more, which may be under way when it is killed
+        with ChildRun(tmp_path / "log", [*command, number + 1, *cuts, end]) as child:
+            child.wait_until(lambda: commits(table) >= goal or not child.is_alive)  # noqa: B023
+            if commits(table) < goal:
+                assert child.wait() == 0
+                break
             time.sleep(rng.random() * 0.03)  # the moment is random, not an event
-        finally:
-            process.kill()
-            process.wait()
-            process.stdin.close()
-        if not running:
-            assert process.returncode == 0
-            break
         rounds += 1
     assert rounds >= share - 1
     assert plain_columns(table) == plain_rows(store)
@@ -152,36 +129,25 @@ def _kill_runs(tmp_path: Path, rounds: int, seed: int) -> None:
     print(f"seed={seed}")
     rng = random.Random(seed)
     store, output, table = tmp_path / "store", tmp_path / "output", tmp_path / "table"
-    produce = [
-        *REPUT, "produce", str(store), "--rate", "500", "--seconds", "100000",
-        "--commitlog-file-size", "8m", "--topics", "5", "--queues", "3",
-    ]  # fmt: skip
     command = [
-        *REPUT, "run", str(store), "--output", str(output), "--delta", str(table),
-        "--delta-interval", "0ms", "--max-bytes-per-trigger", "100k",
+        *REPUT, "run", store, "--output", output, "--delta", table, "--delta-interval", "0ms",
+        "--max-bytes-per-trigger", "100k",
     ]  # fmt: skip
-    producer = subprocess.Popen(produce, **QUIET)  # type: ignore[call-overload]
-    try:
-        while not (store / "broker.conf").exists():
-            assert producer.poll() is None
-            time.sleep(POLL_SECONDS)
-        for _ in range(rounds):
-            process = subprocess.Popen(command, **QUIET)  # type: ignore[call-overload]
-            try:
-                if rng.random() < 0.75:
-                    assert wait_for_commits(process, table, rng.randint(1, 6)), "the run has ended"
-                    time.sleep(rng.random() * 0.3)  # the moment is random, not an event
-                else:
-                    time.sleep(rng.random() * 8)  # as above, while it starts too
-            finally:
-                kill_tree(process.pid)
-                process.wait()
-            if rng.random() < 0.2:
-                # a run that was killed early has made none
-                subprocess.run(["rm", "-rf", str(output / "reput" / "spark")], check=True)
-    finally:
-        producer.terminate()
-        producer.wait()
+
+    def wait_for_commits(run: ChildRun) -> None:
+        goal = commits(table) + rng.randint(1, 6)
+        run.wait_until(lambda: commits(table) >= goal)
+
+    def remove_positions() -> None:
+        # a run that was killed early has made none
+        if rng.random() < 0.2 and (output / "reput" / "spark").exists():
+            shutil.rmtree(output / "reput" / "spark")
+
+    with growing_log(store, 500, "--topics", 5, "--queues", 3):
+        kill_runs(
+            lambda: ChildRun(tmp_path / "log", command, output), rng, rounds,
+            wait_for_commits, LONGEST_START_SECONDS, remove_positions,
+        )  # fmt: skip
     last = dispatch(store, output, followers=(DeltaTarget(str(table), interval_seconds=0.0),))
     expected = plain_rows(store)
     assert len(expected) > 0
@@ -193,8 +159,7 @@ def _kill_runs(tmp_path: Path, rounds: int, seed: int) -> None:
     assert all(offsets == list(range(len(offsets))) for offsets in queues.values())
     plain = tmp_path / "plain"
     assert dispatch(store, plain).end_offset == last.end_offset
-    assert difference(output / "consumequeue", plain / "consumequeue") == []
-    assert not (output / "reput" / "quarantine.jsonl").exists()
+    check_whole(output, plain)
 
 
 @pytest.mark.usefixtures("spark")

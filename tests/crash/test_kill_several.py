@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,20 +18,19 @@ from reput.store.state.watermark import read_watermark
 from reput.streaming.supervisor import Supervisor
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload
-from tests.support.cli import REPUT, ROOT, kill_tree
+from tests.support.childruns import ChildRun, check_whole, kill_runs
+from tests.support.cli import REPUT
 from tests.support.configs import configured
-from tests.support.golden import difference, unpack_golden
-from tests.support.processes import check_lost_jvm
+from tests.support.golden import unpack_golden
 from tests.support.tables import log_end
 
-POLL_SECONDS = 0.02
-LONGEST_SECONDS = 300.0
 QUEUE_FILE_SIZE = 6000
 STORES = 20
 MESSAGES = 10
 """Messages that a store gets at a time."""
 TURN_SECONDS = 0.25
 """Time in which each store gets them once."""
+LONGEST_START_SECONDS = 15.0
 
 
 class GrowingStores:
@@ -66,29 +64,13 @@ class GrowingStores:
             first += MESSAGES
 
 
-def _follow(pattern: Path, outputs: Path, **streams: int) -> subprocess.Popen[str]:
-    """A run of its own that follows several stores in small batches."""
-    options = {
-        "--stores": pattern, "--outputs": outputs, "--max-bytes-per-trigger": "64k",
-        "--consume-queue-file-size": QUEUE_FILE_SIZE,
-    }  # fmt: skip
-    words = [str(word) for option in options.items() for word in option]
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **streams}
-    return subprocess.Popen([*REPUT, "run", *words], cwd=ROOT, text=True, **silent)  # type: ignore[call-overload,no-any-return]
-
-
-def _moves(outputs: Sequence[Path]) -> int:
-    """How often the watermarks of all outputs were written."""
-    found = [read_watermark(output / STATE_DIRECTORY) for output in outputs]
-    return sum(watermark.sequence for watermark in found if watermark is not None)
-
-
-def _wait_for_moves(process: subprocess.Popen[str], outputs: Sequence[Path], wanted: int) -> None:
-    before, deadline = _moves(outputs), time.monotonic() + LONGEST_SECONDS
-    while _moves(outputs) < before + wanted:
-        assert process.poll() is None, "the run ended by itself"
-        assert time.monotonic() < deadline, "no batch came"
-        time.sleep(POLL_SECONDS)  # polls files of another process
+def _run(directory: Path, outputs: Iterable[Path]) -> ChildRun:
+    """A run that follows several stores in small batches."""
+    command = [
+        *REPUT, "run", "--stores", directory / "stores" / "*", "--outputs", directory / "outputs",
+        "--max-bytes-per-trigger", "64k", "--consume-queue-file-size", QUEUE_FILE_SIZE,
+    ]  # fmt: skip
+    return ChildRun(directory / "log", command, *outputs)
 
 
 def _dispatch(spark: SparkSession, outputs: Mapping[Path, Path]) -> None:
@@ -106,9 +88,6 @@ def _dispatch(spark: SparkSession, outputs: Mapping[Path, Path]) -> None:
         watermark = read_watermark(output / STATE_DIRECTORY)
         assert watermark is not None
         assert watermark.end_offset == log_end(root)
-        assert not (output / STATE_DIRECTORY / "quarantine.jsonl").exists()
-        assert not (output / STATE_DIRECTORY / "abort").exists()
-        assert list((output / STATE_DIRECTORY / "spool").iterdir()) == []
 
 
 def test_a_killed_run_leaves_every_store_whole_after_the_next(
@@ -118,16 +97,12 @@ def test_a_killed_run_leaves_every_store_whole_after_the_next(
     rng = random.Random(seed)
     stores = [unpack_golden(name, tmp_path / "stores") for name in ("plain", "mixed", "wide")]
     outputs = {root: tmp_path / "outputs" / root.name for root in stores}
-    process = _follow(tmp_path / "stores" / "*", tmp_path / "outputs")
-    try:
+    with _run(tmp_path, outputs.values()) as run:
         # two of each store's writes are its start's
-        _wait_for_moves(process, [*outputs.values()], rng.randint(1, 4 * len(stores)))
-    finally:
-        kill_tree(process.pid)
-        process.wait()
+        run.wait_for_moves(rng.randint(1, 4 * len(stores)))
     _dispatch(spark, outputs)
     for root, output in outputs.items():
-        assert difference(output / "consumequeue", root / "consumequeue") == []
+        check_whole(output, root)
 
 
 def kill_rounds(spark: SparkSession, directory: Path, rounds: int, seed: int) -> None:
@@ -136,24 +111,17 @@ def kill_rounds(spark: SparkSession, directory: Path, rounds: int, seed: int) ->
     rng = random.Random(seed)
     with GrowingStores(directory / "stores", STORES) as growing:
         outputs = {root: directory / "outputs" / root.name for root in growing.roots}
-        for _ in range(rounds):
-            process = _follow(directory / "stores" / "*", directory / "outputs")
-            try:
-                if rng.random() < 0.75:
-                    _wait_for_moves(process, [*outputs.values()], rng.randint(1, 6 * STORES))
-                    time.sleep(rng.random() * 0.5)  # the moment is random, not an event
-                else:
-                    time.sleep(rng.random() * 15)
-            finally:
-                kill_tree(process.pid)
-                process.wait()
+        kill_runs(
+            lambda: _run(directory, outputs.values()), rng, rounds,
+            lambda run: run.wait_for_moves(rng.randint(1, 6 * STORES)), LONGEST_START_SECONDS,
+        )  # fmt: skip
     undisturbed = {root: directory / "undisturbed" / root.name for root in growing.roots}
     _dispatch(spark, outputs)
     _dispatch(spark, undisturbed)
     for root, output in outputs.items():
         assert any((output / "consumequeue").rglob("0*"))
-        wanted = undisturbed[root] / "consumequeue"
-        assert difference(output / "consumequeue", wanted) == []
+        check_whole(undisturbed[root], undisturbed[root])
+        check_whole(output, undisturbed[root])
 
 
 @pytest.mark.slow
@@ -170,9 +138,6 @@ def test_a_lost_jvm_ends_all_runs_with_one_line(tmp_path: Path) -> None:
     """No store can be started again without it."""
     stores = [unpack_golden(name, tmp_path / "stores") for name in ("plain", "mixed")]
     outputs = [tmp_path / "outputs" / root.name for root in stores]
-    process = _follow(tmp_path / "stores" / "*", tmp_path / "outputs", stderr=subprocess.PIPE)
-    try:
-        _wait_for_moves(process, outputs, 3 * len(stores))
-        check_lost_jvm(process, LONGEST_SECONDS)
-    finally:
-        kill_tree(process.pid)
+    with _run(tmp_path, outputs) as run:
+        run.wait_for_moves(3 * len(stores))
+        run.lose_jvm()

@@ -1,6 +1,6 @@
 """Power cuts at every moment of small runs: all promises hold, and the outcome is the same.
 
-Images are a sample here; ``make crash-images`` tries any number (``tests.crash.images``).
+Images are a sample here; ``make crash-images`` tries any number (``tests.torture.crashimages``).
 """
 
 from __future__ import annotations

@@ -174,10 +174,7 @@ class Tally:
 
     images: int = 0
     distinct: int = 0
-    operations: int = 0
     problems: list[str] = field(default_factory=list)
-    first: tuple[Image, Told] | None = None
-    """The first image with a problem."""
     _seen: set[tuple[str, int, str]] = field(default_factory=set)
 
     def try_image(self, case: Case, count: int, image: Image) -> None:
@@ -196,14 +193,12 @@ class Tally:
                 f"{case.name}, image {self.images}, power cut after operation {count} "
                 f"({str(last)[:100]}): {problem}"
             )
-            self.first = self.first or (image, told)
 
 
 def try_chosen(case: Case, tally: Tally, *, share: float = 1.0, seed: int = 0) -> None:
     """Try the chosen images after every operation: none and all of the pending operations always,
     and a random ``share`` of those with one alone and with all but one."""
     rng = random.Random(f"{seed}:{case.name}")
-    tally.operations += len(case.recorder.operations)
     for count, disk in case.disks():
         for number, image in enumerate(disk.chosen_images()):
             if len(tally.problems) >= ENOUGH:

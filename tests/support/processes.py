@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -57,17 +56,24 @@ def name_of(process: psutil.Process) -> str:
     return ""
 
 
+def became(is_true: Callable[[], object], seconds: float, poll: float = POLL_SECONDS) -> bool:
+    """Look until a condition of other processes or threads holds; whether it did in time."""
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(poll)
+    return True
+
+
 def not_ended(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
     """Wait for processes to end, and return those that did not.
 
     psutil's own ``wait_procs`` fails where one ends just then: Linux 6.18 says ENOENT, not ESRCH.
     """
-    deadline, alive = time.monotonic() + seconds, list(processes)
-    while alive := [process for process in alive if _lives(process)]:
-        if time.monotonic() > deadline:
-            break
-        time.sleep(POLL_SECONDS)
-    return alive
+    alive = list(processes)
+    became(lambda: not any(map(_lives, alive)), seconds)
+    return [process for process in alive if _lives(process)]
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -141,14 +147,3 @@ def holder(take: Callable[[], object]) -> Iterator[int]:
         os.close(stop_write)
         os.waitpid(pid, 0)
         os.close(ready_read)
-
-
-def check_lost_jvm(process: subprocess.Popen[str], seconds: float) -> None:
-    """Kill the JVM of a run, whose stderr is a pipe: the run ends with one line that says so."""
-    (java,) = [p for p in psutil.Process(process.pid).children() if p.name() == "java"]
-    java.send_signal(signal.SIGKILL)
-    _, said = process.communicate(timeout=seconds)
-    assert process.returncode == 1
-    assert "Traceback" not in said, said
-    (line,) = [line for line in said.splitlines() if line.startswith("reput: error: ")]
-    assert "Spark's java was killed by signal 9" in line

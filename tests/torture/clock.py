@@ -8,12 +8,10 @@ bytes, and the names of index files, which are times, go on in the order of the 
 from __future__ import annotations
 
 import random
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, tzinfo
-from pathlib import Path
 
 from reput.checkpoints import ownership
 from reput.store.index import indexfile
@@ -23,9 +21,8 @@ from tests.support.crash_images import outcome
 from tests.support.derived_output import DerivedOutput
 from tests.support.grown_log import GrownLog
 from tests.support.sparkless import dispatch
+from tests.torture.cases import Case, Kind
 
-NAME = "clock"
-CASES = 500
 YEARS = 20
 JUMPS = (0, 1, 60, 3_600, 86_400, YEARS * 366 * 86_400)
 """Seconds."""
@@ -57,12 +54,9 @@ def _jumping(clock: Jumping) -> Iterator[None]:
         indexfile.datetime, ownership.datetime, time.time = before
 
 
-def run(directory: Path, seed: int, case: int) -> str:
+def _run(case: Case) -> str:
     """One log, dispatched in a few runs while the clock jumps; how many index files there were."""
-    rng = random.Random(f"{seed}:{case}")
-    if directory.exists():
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True)
+    rng, directory = case.rng(), case.emptied()
     log = GrownLog(directory / "store", rng, ext=rng.random() < 0.5)
     jumping, steady = directory / "jumping", directory / "steady"
     runs = rng.randrange(1, 4)
@@ -84,3 +78,6 @@ def run(directory: Path, seed: int, case: int) -> str:
     assert wrong == [], wrong
     assert DerivedOutput(log.root, jumping).verify().differences == ()
     return f"{min(len(names), 5)} index files or more"
+
+
+KIND = Kind("clock", _run, 500, sample=10)

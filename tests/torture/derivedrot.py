@@ -9,6 +9,7 @@ at its start refused says what to do.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,11 +22,8 @@ from tests.crash.work import one_after_another
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.file_damage import damage_file
 from tests.support.golden import log_records, tree
-from tests.torture import Several
+from tests.torture.cases import BENCHES, Case, Kind
 
-NAME = "derived rot"
-CASES = 10_000
-"""Six faults each, on average."""
 MANY = 12
 """Queues, of each of which one file is damaged, mostly."""
 NAMES = ("plain", "mixed", "ext", "lmq", "batch")
@@ -60,8 +58,9 @@ class Bench:
         checkpoint = path.read_bytes() if path.exists() else b""
         return is_marked and checkpoint == self.checkpoint and self.output.unequal() == []
 
-    def check_case(self, rng: random.Random) -> str:
-        """One damaged file, or one of each of many queues; how the damage was found."""
+    def check_case(self, rng: random.Random) -> tuple[str, int]:
+        """One damaged file, or one of each of many queues; how the damage was found, and in how
+        many files it was."""
         self.output.restore(self.kept)
         chosen = self._one(rng) if rng.random() < 0.5 else self._many(rng)
         places = [f"{damage_file(rng, path)} of {path}" for _, path in chosen]
@@ -71,16 +70,16 @@ class Bench:
             try:
                 self.output.start()
                 if self.is_equal() and not self.output.verify().differences:
-                    return Several("healed by the start", len(chosen))
+                    return "healed by the start", len(chosen)
             except ReputError as error:
                 assert "reput verify" in str(error) or "`adopt=`" in str(error), f"{place} {error}"
                 how = "refused at start"
         if chosen[0][0] == "checkpoint" and self._is_as_a_slave_may_leave_it():
-            return "possible"
+            return "possible", 1
         how = self._repair(chosen, place, how, is_started=is_started)
         assert self.is_equal(), f"{place}: {how}, {self.output.unequal()}"
         assert self.output.verify().differences == (), place
-        return Several(how, len(chosen))
+        return how, len(chosen)
 
     def _one(self, rng: random.Random) -> Chosen:
         kind, paths = rng.choice(sorted(self.output.files().items()))
@@ -140,17 +139,16 @@ class Bench:
         return how or "found by verify"
 
 
-_benches: dict[tuple[Path, str], Bench] = {}
-
-
-def run(directory: Path, seed: int, case: int) -> str:
+def _run(case: Case) -> Counter[str]:
     """One case; the golden store and how its damage was found."""
-    rng = random.Random(f"{seed}:{case}")
+    rng = case.rng()
     name = rng.choice(NAMES)
+    own = replace(case, directory=case.directory / name)
     with one_after_another():
-        if (directory, name) not in _benches:
-            (directory / name).mkdir(parents=True)
-            _benches[directory, name] = Bench(name, directory / name)
-        how = _benches[directory, name].check_case(rng)
-    faults = how.faults if isinstance(how, Several) else 1
-    return Several(f"{name}: {'one' if faults == 1 else 'many'} {how}", faults)
+        bench = BENCHES.find(own, lambda _, of: Bench(name, of.emptied()))
+        how, faults = bench.check_case(rng)
+    return Counter({f"{name}: {'one' if faults == 1 else 'many'} {how}": faults})
+
+
+KIND = Kind("derived rot", _run, 10_000)
+"""Six faults each, on average; its sample is tests/upkeep/verify/test_kinds.py."""

@@ -40,10 +40,9 @@ from tests.support.recorder import Recorder, Tree
 from tests.support.small_store import expected_of
 from tests.support.sparkless import Running, SparkFiles, running
 from tests.support.wire import PlainLog
-from tests.torture.logmachine import EXAMPLES, SEEDS, LogRules, polled, run_machine
+from tests.torture.cases import Case, Kind
+from tests.torture.logmachine import SEEDS, LogRules, polled, run_machine
 
-NAME = "dispatcher machine"
-CASES = 2_000
 WATERMARK = "watermark"
 SUFFICIENT = 16
 """Units that must agree with a log that was cut, where more do not (ARCHITECTURE.md)."""
@@ -402,9 +401,10 @@ class DispatcherMachine(LogRules):
             self._let_go()
 
 
-def run(directory: Path, seed: int, case: int) -> str:
-    """One case."""
+def _run(case: Case) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commit, "STORE_CHECKPOINT_SECONDS", 0.0)
-        run_machine(DispatcherMachine, directory, seed, case)
-    return f"{EXAMPLES} histories"
+        return run_machine(DispatcherMachine, case)
+
+
+KIND = Kind("dispatcher machine", _run, 2_000, sample=6)

@@ -1,4 +1,4 @@
-"""Runs that a system call ends: the faults of ``failing-writes`` and of ``kills``.
+"""Runs that a system call ends: it fails, or the process is killed there.
 
 A case is one call of one run: it fails, or the process is killed there. The run is in a forked
 child, whose recorder's notes outlive it. What the child told somebody must be on the disk; the next
@@ -12,8 +12,9 @@ import pickle
 import random
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from reput.store.errors import OutputError, ReputError, SyncError
 from reput.store.files import WATERMARK_FILE
@@ -25,7 +26,8 @@ from tests.support.faults import KILL, SHORT, SYNCS, Faults
 from tests.support.power_cuts import Disk, mount
 from tests.support.processes import wait_status_of
 from tests.support.recorder import Recorder, Tree
-from tests.torture.benches import Bench, Benches
+from tests.torture.benches import Bench
+from tests.torture.cases import BENCHES, Case, Kind
 
 VERIFIED = 4
 """One of so many cases is verified."""
@@ -57,9 +59,9 @@ class Interrupted:
 class FaultBench(Bench):
     """The runs of one seed, all system calls of each counted."""
 
-    def __init__(self, directory: Path, seed: int, actions: Sequence[str]) -> None:
-        super().__init__(directory, seed, NAMES)
-        self._report = directory / "report"
+    def __init__(self, actions: Sequence[str], stack: ExitStack, case: Case) -> None:
+        super().__init__(stack, case, NAMES)
+        self._report = self.directory / "report"
         self.faults: list[tuple[int, int, str]] = []
         """(number of the workload, ordinal, action)."""
         for number, (work, tree) in enumerate(self.laid):
@@ -71,7 +73,7 @@ class FaultBench(Bench):
                 for ordinal in range(1, done.calls + 1)
                 for action in actions
             ]
-        random.Random(seed).shuffle(self.faults)
+        random.Random(case.seed).shuffle(self.faults)
 
     def _interrupt(
         self,
@@ -170,16 +172,17 @@ class FaultBench(Bench):
         assert names == [], f"{place}: {names} are not durable at the end"
 
 
-_benches: Benches[FaultBench] = Benches()
-
-
-def check_case(directory: Path, seed: int, case: int, actions: Sequence[str]) -> str:
+def _run(actions: Sequence[str], case: Case) -> str:
     """One case: all calls and actions come in random order, and then again; each seed has its own
     logs."""
-    bench = _benches.find(directory, seed, lambda: FaultBench(directory, seed, actions))
-    return bench.check_case(case % len(bench.faults), random.Random(f"{seed}:{case}"))
+    bench = BENCHES.find(case, partial(FaultBench, actions))
+    return bench.check_case(case.number % len(bench.faults), case.rng())
 
 
-def close() -> None:
-    """Let go of what is patched."""
-    _benches.close()
+FAILING_WRITES = Kind(
+    "failing writes", partial(_run, ("ENOSPC", "EDQUOT", "EIO", SHORT)), 20_000, sample=100
+)
+"""Writes, syncs, names and files that fail, one in each run, at every system call of every run: it
+ends in one line of ours or goes on; a failed sync ends it."""
+KILLS = Kind("kills", partial(_run, (KILL,)), 20_000, sample=40)
+"""kill -9 before every system call of every run, and of the starts that follow."""

@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import hypothesis
@@ -35,11 +36,10 @@ from tests.crash.work import one_after_another
 from tests.support.plain_walk import PlainWalk
 from tests.support.small_store import SmallStore, later_boundary
 from tests.support.wire import PlainLog, random_fields
+from tests.torture.cases import Case, Kind
 from tests.torture.logrot import LOG_FILE_SIZE, ROT
 
 PHASES = (Phase.generate, Phase.shrink)
-NAME = "log machine"
-CASES = 2_000
 EXAMPLES = 5
 """Histories of one case."""
 STEPS = 30
@@ -321,27 +321,22 @@ def _without_waits() -> Iterator[None]:
         yield
 
 
-def run_machine(
-    machine: type[LogRules], directory: Path, seed: int, case: int, examples: int = EXAMPLES
-) -> None:
-    """Some histories of a machine, a function of seed and case; the shortest that fails is
-    shown."""
+def run_machine(machine: type[LogRules], case: Case) -> str:
+    """Some histories of a machine; the shortest that fails is shown."""
 
     class Placed(machine):  # type: ignore[misc, valid-type]
         """The machine in its directory."""
 
-    Placed.__name__, Placed.directory = machine.__name__, directory
+    Placed.__name__, Placed.directory = machine.__name__, case.directory
     settings = hypothesis.settings(
-        max_examples=examples, stateful_step_count=STEPS, deadline=None, database=None,
+        max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, database=None,
         report_multiple_bugs=False,
         phases=PHASES, suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     with _without_waits():
-        seeded = hypothesis.seed(random.Random(f"{seed}:{case}").getrandbits(64))(Placed)
+        seeded = hypothesis.seed(case.rng().getrandbits(64))(Placed)
         run_state_machine_as_test(seeded, settings=settings)
-
-
-def run(directory: Path, seed: int, case: int) -> str:
-    """One case."""
-    run_machine(LogMachine, directory, seed, case)
     return f"{EXAMPLES} histories"
+
+
+KIND = Kind("log machine", partial(run_machine, LogMachine), 2_000, sample=10)

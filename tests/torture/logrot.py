@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import copy
 import random
-import shutil
+from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 from tests.crash.work import one_after_another
 from tests.support.damage import damage
 from tests.support.small_store import SmallStore
 from tests.support.wire import PlainLog, random_fields
-from tests.torture import Several
+from tests.torture.cases import Case, Kind
 
-NAME = "log rot"
-CASES = 20_000
-"""Ten faults each, on average."""
 LONG_FILES = 26
 LOG_FILE_SIZE = 2048
 SIZES = (1, 2, 8, 91, 512, 1024)
@@ -80,21 +76,23 @@ def random_log(rng: random.Random, files: int = 2) -> PlainLog:
     return log
 
 
-def run(directory: Path, seed: int, case: int) -> str:
+def _run(case: Case) -> Counter[str]:
     """One log, mostly a short one that is damaged once, or a long one that is damaged in many
     places; how often, and how."""
-    rng = random.Random(f"{seed}:{case}")
+    rng = case.rng()
     files, faults = rng.choice(((2, 1), (2, 3), (LONG_FILES, LONG_FILES)))
     sound = random_log(rng, files)
     harmed = copy.deepcopy(sound)
     names = rng.choices(list(ROT), k=faults)
     for name in names:
         ROT[name](rng, harmed)
-    if directory.exists():
-        shutil.rmtree(directory)
-    store = SmallStore(directory, harmed)
+    store = SmallStore(case.emptied(), harmed)
     with one_after_another():
         store.output.start()
         expected = store.check(verify=rng.random() < 0.3)
     assert store.lost(sound, expected) == []
-    return Several(names[0] if faults == 1 else f"{faults} in one log", faults)
+    return Counter({names[0] if faults == 1 else f"{faults} in one log": faults})
+
+
+KIND = Kind("log rot", _run, 20_000, sample=120)
+"""Ten faults each, on average."""

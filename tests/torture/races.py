@@ -15,6 +15,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,9 @@ from tests.support.faults import Faults
 from tests.support.power_cuts import mount
 from tests.support.processes import fork
 from tests.support.recorder import Tree
-from tests.torture.benches import Bench, Benches
+from tests.torture.benches import Bench
+from tests.torture.cases import BENCHES, Case, Kind
 
-NAME = "races"
-CASES = 5_000
 NOT_RACED = {"followers", "rewind", "crashed_rewind"}
 """The target of followers is in one process's memory; the second of two rewinds finds nothing to
 take back; until its rewind, the last one is ``dispatch``."""
@@ -141,8 +141,8 @@ class Runner:
 class RaceBench(Bench):
     """The runs of one seed that cut nothing."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
-        super().__init__(directory, seed, [name for name in NAMES if name not in NOT_RACED])
+    def __init__(self, stack: ExitStack, case: Case) -> None:
+        super().__init__(stack, case, [name for name in NAMES if name not in NOT_RACED])
         self.laid = [(work, tree) for work, tree in self.laid if not work.cuts]
         self._epochs = {work.name: self._epochs_of(work, tree) for work, tree in self.laid}
         """Epochs that one run takes; an expiry takes none, since it moves no watermark."""
@@ -239,15 +239,6 @@ def _check_harmless(calls: list[tuple[str, str]]) -> None:
     assert harmful == [], harmful
 
 
-_benches: Benches[RaceBench] = Benches()
-
-
-def run(directory: Path, seed: int, case: int) -> str:
-    """One case."""
-    bench = _benches.find(directory, seed, lambda: RaceBench(directory, seed))
-    return bench.check_case(random.Random(f"{seed}:{case}"))
-
-
-def close() -> None:
-    """Let go of what is patched."""
-    _benches.close()
+KIND = Kind(
+    "races", lambda case: BENCHES.find(case, RaceBench).check_case(case.rng()), 5_000, sample=30
+)

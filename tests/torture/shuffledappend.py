@@ -23,9 +23,8 @@ from reput.streaming.config import DispatcherConfig
 from tests.support.small_store import SmallStore
 from tests.support.sparkless import running
 from tests.support.wire import PlainLog, file_name
+from tests.torture.cases import Case, Kind
 
-NAME = "shuffled append"
-CASES = 20_000
 LOG_FILE_SIZE = 2048
 PAUSES = (0.0, 0.0001, 0.001, 0.01, 1.0, 20.0)
 """Seconds; the seal time is 2 ms, the time after which damage is passed is 5 s."""
@@ -152,13 +151,11 @@ def _retain(rng: random.Random, directory: Path) -> int:
     return int(files[gone].name)
 
 
-def run(directory: Path, seed: int, case: int) -> str:
+def _run(case: Case) -> str:
     """One log; how often the dispatcher was started, and what retention took."""
-    rng = random.Random(f"{seed}:{case}")
-    if directory.exists():
-        shutil.rmtree(directory)
+    rng = case.rng()
     plain = random_log(rng)
-    store = SmallStore(directory, plain)
+    store = SmallStore(case.emptied(), plain)
     commitlog = store.output.store / "commitlog"
     shutil.rmtree(commitlog)
     commitlog.mkdir()
@@ -195,3 +192,6 @@ def run(directory: Path, seed: int, case: int) -> str:
     gone = [lost for lost in gone if (*lost, "segment_deleted") in store.listed()]
     store.check(verify=rng.random() < 0.2, front=first, gone=gone, fronts=fronts)
     return f"{'more starts' if starts > 2 else 'few starts'}{', a part was gone' if gone else ''}"
+
+
+KIND = Kind("shuffled append", _run, 20_000, sample=15)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from pathlib import Path
 
 from reput.checkpoints.agreement import Built
@@ -21,10 +20,8 @@ from reput.store.state.watermark import Watermark, read_watermark
 from tests.support.derived_output import DerivedOutput
 from tests.support.file_damage import damage_file
 from tests.support.small_store import SmallStore
+from tests.torture.cases import Case, Kind
 from tests.torture.logrot import random_log
-
-NAME = "Spark checkpoint damage"
-CASES = 2_000
 
 
 def _write(directory: Path, store_id: str, ends: list[int], committed: int, first: int) -> None:
@@ -91,12 +88,10 @@ def _plan_ends(rng: random.Random, store: SmallStore, found: Watermark) -> tuple
     return ends, len(ends) - rng.randrange(2)
 
 
-def run(directory: Path, seed: int, case: int) -> str:
+def _run(case: Case) -> str:
     """One case; the damage and what the start decided."""
-    rng = random.Random(f"{seed}:{case}")
-    if directory.exists():
-        shutil.rmtree(directory)
-    store = SmallStore(directory, random_log(rng))
+    rng = case.rng()
+    store = SmallStore(case.emptied(), random_log(rng))
     output: DerivedOutput = store.output
     output.start()
     found = read_watermark(output.state)
@@ -121,3 +116,6 @@ def run(directory: Path, seed: int, case: int) -> str:
     output.start()
     store.check()
     return f"{'+'.join(sorted(names))}: {'kept' if plan.spark else 'given up'}"
+
+
+KIND = Kind("Spark checkpoint damage", _run, 2_000, sample=20)

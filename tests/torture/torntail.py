@@ -7,14 +7,11 @@ the plain models make of the whole log.
 from __future__ import annotations
 
 import random
-import shutil
-from pathlib import Path
 
 from tests.support.small_store import SmallStore
 from tests.support.wire import PlainLog, random_fields
+from tests.torture.cases import Case, Kind
 
-NAME = "torn tails"
-CASES = 200
 LOG_FILE_SIZE = 2048
 TORN = 3
 
@@ -31,16 +28,13 @@ def random_log(rng: random.Random) -> PlainLog:
     return log
 
 
-def run(directory: Path, seed: int, case: int) -> str:
+def _run(case: Case) -> str:
     """One log, every byte of its last records; how many starts that were."""
-    rng = random.Random(f"{seed}:{case}")
-    whole = random_log(rng)
+    whole = random_log(case.rng())
     first, last = whole.spans[-TORN][0], whole.end
     torn = PlainLog(whole.file_size, whole.start, bytearray(whole.image), whole.spans, whole.end)
     torn.put(first, bytes(last - first))
-    if directory.exists():
-        shutil.rmtree(directory)
-    store = SmallStore(directory, torn)
+    store = SmallStore(case.emptied(), torn)
     starts = 0
     for at in range(first, last):
         byte = whole.bytes_at((at, at + 1))
@@ -66,3 +60,6 @@ def _sealed_ends(whole: PlainLog, end: int) -> set[int]:
     """The end of the last whole record, or where the next file begins if its BLANK is there too."""
     following = next((start for start, _ in whole.spans if start >= end), end)
     return {end, following}
+
+
+KIND = Kind("torn tails", _run, 200, sample=3)

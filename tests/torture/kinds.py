@@ -1,0 +1,29 @@
+"""All kinds of faults, by the names that ``make torture KIND=`` takes."""
+
+from __future__ import annotations
+
+from tests.torture import (
+    clock,
+    crashimages,
+    derivedrot,
+    dispatchermachine,
+    interrupted,
+    logmachine,
+    logrot,
+    powercut,
+    races,
+    shuffledappend,
+    sparkcheckpoint,
+    sparkruns,
+    torntail,
+)
+
+KINDS = {
+    kind.option: kind
+    for kind in (
+        torntail.KIND, logrot.KIND, derivedrot.KIND, sparkcheckpoint.KIND,
+        interrupted.FAILING_WRITES, interrupted.KILLS, races.KIND, shuffledappend.KIND, clock.KIND,
+        logmachine.KIND, dispatchermachine.KIND, sparkruns.SPARK_KILLS, sparkruns.JVM_CALLS,
+        crashimages.KIND, powercut.KIND,
+    )
+}  # fmt: skip
