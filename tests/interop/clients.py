@@ -6,16 +6,20 @@ import contextlib
 import queue
 import re
 import subprocess
-import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, NamedTuple, Self, cast
 
 from tests.interop import harnessjvm
 from tests.interop.maven import HarnessError
+from tests.support.childruns import ChildRun
+from tests.support.cli import REPUT
 
 WAIT_SECONDS = 60.0
+SERVING = re.compile(r"serving .* at [0-9.]+:(\d+)\n")
 
 
 class Consumed(NamedTuple):
@@ -114,14 +118,13 @@ class Consumer:
         return Consumed(*map(int, (line or "").split()))
 
 
-class Server:
+class Server(ChildRun):
     """A running ``reput serve``, or ``reput run --serve``."""
 
-    def __init__(self, process: subprocess.Popen[str], namesrv: str, lines: list[str]) -> None:
-        self.process = process
-        self.namesrv = namesrv
-        self.log = lines
-        """Lines of stderr so far."""
+    @property
+    def namesrv(self) -> str:
+        """Its address."""
+        return f"127.0.0.1:{SERVING.findall(self.stderr)[0]}"
 
 
 @contextmanager
@@ -136,33 +139,12 @@ def serving(
 @contextmanager
 def served_by(*arguments: object, exit_code: int = 0) -> Iterator[Server]:
     """Run a command that serves during the block, and then check its exit code."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "reput", *map(str, arguments)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, encoding="utf-8",
-    )  # fmt: skip
-    stderr = cast(IO[str], process.stderr)
-    lines: list[str] = []
-    try:
-        namesrv = _address(stderr, lines)
-        reader = threading.Thread(target=lambda: lines.extend(stderr), daemon=True)
-        reader.start()
-        yield Server(process, namesrv, lines)
-        if process.poll() is None:
-            process.terminate()
-        found = process.wait(WAIT_SECONDS)
-        reader.join(WAIT_SECONDS)
-        assert found == exit_code, "".join(lines)
-    finally:
-        process.kill()
-        process.wait()
-        stderr.close()
-
-
-def _address(stderr: IO[str], lines: list[str]) -> str:
-    """Read lines, which are added to ``lines``, up to the one with the server's address."""
-    for line in stderr:
-        lines.append(line)
-        found = re.search(r"serving .* at [0-9.]+:(\d+)$", line)
-        if found:
-            return f"127.0.0.1:{found[1]}"
-    raise HarnessError("the server ended: " + "".join(lines))
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Server(Path(directory) / "log", [*REPUT, *arguments]) as server,
+    ):
+        server.wait_until(lambda: SERVING.search(server.stderr), WAIT_SECONDS)
+        yield server
+        if server.is_alive:
+            server.process.terminate()
+        assert server.process.wait(WAIT_SECONDS) == exit_code, server.stderr

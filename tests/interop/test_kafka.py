@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -41,7 +39,7 @@ from tests.interop.mirroring import (
 )
 from tests.interop.plain_mirror import Message, wanted
 from tests.interop.test_harness import ORDERS, ORDERS_SHA256
-from tests.support.cli import ROOT
+from tests.support.childruns import ChildRun
 from tests.support.processes import module_command
 from tests.support.settings import ANY_SETTINGS
 from tests.support.wire import TWO_MESSAGES
@@ -440,16 +438,13 @@ def kill_rounds(kafka: Kafka, store: Path, identity: str, rounds: int, seed: int
     generation = 0
     for _ in range(rounds):
         name = f"{identity}-{generation}"
-        command = [*module_command("tests.interop.mirroring"), str(store), kafka.bootstrap]
-        process = subprocess.Popen([*command, name, "40"], stdout=subprocess.PIPE, cwd=ROOT)
-        assert process.stdout is not None
-        said = [process.stdout.readline() for _ in range(rng.randint(0, 4))]
-        time.sleep(rng.random() * (0.1 if said else 1.0))  # the moment is random, not an event
-        process.send_signal(signal.SIGKILL)
-        said += process.stdout.readlines()
-        process.wait()
-        process.stdout.close()
-        if b"end\n" in said:
+        command = [*module_command("tests.interop.mirroring"), store, kafka.bootstrap]
+        writes = rng.randint(0, 4)
+        with ChildRun(store.with_name("log"), [*command, name, 40]) as child:
+            child.wait_until(lambda: child.stdout.count("\n") >= writes or not child.is_alive)  # noqa: B023
+            longest = 0.1 if writes else 1.0
+            time.sleep(rng.random() * longest)  # the moment is random, not an event
+        if "end" in child.stdout.splitlines():
             assert_mirrored(kafka, name, store)
             generation += 1
     name = f"{identity}-{generation}"

@@ -331,7 +331,7 @@ def test_the_advice_to_a_group_that_gets_nothing(
         Consumer(server.namesrv, "concurrent", TOPIC, "idle", start_from=LAST) as consumer,
     ):
         _wait_for_log(server, "it gets nothing of what is there already", 1)
-        (line,) = [line for line in server.log if "it gets nothing" in line]
+        (line,) = [line for line in server.stderr.splitlines() if "it gets nothing" in line]
         found = re.search(r"mqadmin (.*) moves it to the first message", line)
         assert found
         mqadmin(server.namesrv, *found[1].split())
@@ -471,5 +471,4 @@ def consume_in_order(namesrv: str, live: Live) -> tuple[list[Consumed], list[Con
 
 def _wait_for_log(server: Server, text: str, count: int) -> None:
     """Wait until the server has logged this line as often."""
-    while sum(text in line for line in server.log) < count:
-        server.process.poll()
+    server.wait_until(lambda: server.stderr.count(text) >= count)

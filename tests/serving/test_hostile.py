@@ -129,7 +129,9 @@ def check_attack(store: Path, seed: int, count: int) -> int:
         before = resident_bytes(server.process.pid)
         attack(port, rng, count - int(WARM_UP_SHARE * count))
         grown = resident_bytes(server.process.pid) - before
-    assert [line for line in server.log if UNEXPECTED in line or "Traceback" in line] == []
+        assert server.stop() == 0
+        assert UNEXPECTED not in server.stderr
+        assert "Traceback" not in server.stderr
     return grown
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import random
-import time
 from pathlib import Path
 
 import pytest
 
 from reput.serving.locks import RESTORED_SECONDS, Locks
 from tests.interop.clients import WAIT_SECONDS, serving
+from tests.support.processes import became
 from tests.support.remoting import Client, served
 
 LOCK, UNLOCK = 41, 42
@@ -82,9 +82,7 @@ def test_locks_survive_a_kill(store: Path, output: Path) -> None:
         Client(int(server.namesrv.rpartition(":")[2])) as client,
     ):
         assert locked(client, "a", 1, 2) == [1, 2]
-        deadline = time.monotonic() + WAIT_SECONDS
-        while written(output) != {"g": {"a": {"Topic_1": [1, 2]}}}:
-            assert time.monotonic() < deadline
+        assert became(lambda: written(output) == {"g": {"a": {"Topic_1": [1, 2]}}}, WAIT_SECONDS)
         server.process.kill()
         server.process.wait()
     with served(store, output) as port, Client(port) as client:

@@ -24,6 +24,7 @@ from reput.store.state.consumeroffset import ConsumerOffsetFile, Offsets, TopicG
 from tests.interop.clients import serving
 from tests.readers.stores import QUEUE_FILE_SIZE, SmallStore
 from tests.support.golden import unpack_golden
+from tests.support.processes import became
 from tests.support.remoting import Client, heartbeat, served
 
 QUERY, UPDATE, SEARCH, MAX, MIN, EARLIEST, STATS, PROGRESS, CONFIG, CLONE = (
@@ -73,9 +74,7 @@ def output(store: Path, tmp_path: Path) -> Path:
 
 def await_committed(output: Path, expected: dict[int, int]) -> None:
     """Wait until a reader of file and journals finds the group's offsets."""
-    deadline = time.monotonic() + 60
-    while (read_committed(output) or {}).get(KEY) != expected:
-        assert time.monotonic() < deadline
+    assert became(lambda: (read_committed(output) or {}).get(KEY) == expected, 60)
 
 
 def table(output: Path) -> object:
