@@ -78,9 +78,9 @@ def test_figures_beside_a_run_are_those_of_the_store(tmp_path: Path) -> None:
     store, output, workload = tmp_path / "store", tmp_path / "output", Workload(2, 3, 100, seed=1)
     with Appender(store, file_size=1 << 20) as appender:
         appender.append_batch(workload.batch(0, 3000, time.time_ns() // 1_000_000))
-        with running(store, "--output", output, "--metrics-port", 0) as (process, url, _):
+        with running(store, "--output", output, "--metrics-port", 0) as (run, url):
             while scraped(url).get("reput_batches_total", 0) < 1:
-                assert process.poll() is None
+                assert run.is_alive
             address = url.removeprefix("http://").removesuffix("/metrics")
             command = (*REPUT, "top", store, "--output", output, "--metrics", address)
             with Screen(*command) as screen:
@@ -91,7 +91,8 @@ def test_figures_beside_a_run_are_those_of_the_store(tmp_path: Path) -> None:
                 screen.wait(
                     rf"^log +\[0, {appender.end_offset}\)$", r"^lag +0\.0 s, 0 messages, 0 B$",
                     rf"^watermark +{appender.end_offset}, written .* ago$", r"^followers +none$",
-                    rf"^writer +process {process.pid}$", r"^faults +none$", r"^rates +[1-9].*/s$",
+                    rf"^writer +process {run.process.pid}$", r"^faults +none$",
+                    r"^rates +[1-9].*/s$",
                 )  # fmt: skip
                 queues = read_status(read_store_settings(store), output).queues
                 assert {tuple(row[:4]) for row in rows(screen)} == {
@@ -109,7 +110,7 @@ def test_figures_beside_a_run_are_those_of_the_store(tmp_path: Path) -> None:
                 while stages_shown(screen) != stages_of_metrics(url):
                     assert time.monotonic() < deadline, screen.text
                     screen.drain()
-                process.send_signal(signal.SIGTERM)
+                run.process.send_signal(signal.SIGTERM)
                 screen.wait(
                     r"^writer +none$", r"^unknown: no metrics of a run at 127\.0\.0\.1 port"
                 )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 import yaml
 
@@ -19,7 +17,7 @@ from reput.store.files import FOLLOWERS_DIRECTORY, STATE_DIRECTORY
 from reput.store.log.record import Record
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload
-from tests.support.cli import REPUT, kill_tree
+from tests.support.cli import REPUT
 from tests.support.prometheus import ALERTS, LIMITS, Prometheus, scaled, scaled_alerts
 from tests.support.smalldisk import FILLER, SmallDisk
 from tests.upkeep.test_metrics import running
@@ -125,11 +123,6 @@ def watched(directory: Path, url: str) -> Iterator[Prometheus]:
         yield prometheus
 
 
-def _java(pid: int) -> psutil.Process:
-    (found,) = [one for one in psutil.Process(pid).children(recursive=True) if one.name() == "java"]
-    return found
-
-
 def test_durations_are_scaled_and_nothing_else() -> None:
     """Every limit of the list is in an expression."""
     assert scaled("sum(rate(x[15m])) > 30 offset 1h") == "sum(rate(x[15s])) > 30 offset 1m"
@@ -149,7 +142,7 @@ def test_a_run_that_goes_wrong(tmp_path: Path, log: Log) -> None:
     output, table = tmp_path / "output", tmp_path / "table"
     options = (log.store, "--output", output, "--delta", table, "--delta-interval", "0s")
     with (
-        running(*options, "--metrics-port", 0) as (process, url, _),
+        running(*options, "--metrics-port", 0) as (run, url),
         watched(tmp_path / "prometheus", url) as prometheus,
     ):
         prometheus.await_value("reput_follower_lag_bytes == 0")
@@ -160,7 +153,7 @@ def test_a_run_that_goes_wrong(tmp_path: Path, log: Log) -> None:
         alert = prometheus.await_alert("ReputFollowerDown")
         assert alert["labels"]["follower"] == "delta"
 
-        java = _java(process.pid)
+        (java,) = run.children("jvm")
         java.suspend()
         damaged = log.appender.end_offset
         log.append(100)
@@ -176,8 +169,7 @@ def test_a_run_that_goes_wrong(tmp_path: Path, log: Log) -> None:
         alert = prometheus.await_alert("ReputTwoOwners")
         assert alert["labels"]["store"] == str(log.store)
 
-        kill_tree(process.pid)
-        process.wait()
+        run.kill()
         alert = prometheus.await_alert("ReputDown")
         assert alert["labels"]["instance"] == prometheus.target
 
@@ -195,12 +187,12 @@ def test_a_log_that_is_lost(tmp_path: Path, log: Log) -> None:
     options = (log.store, "--output", tmp_path / "output")
     log.append(20_000)
     with (
-        running(*options, "--metrics-port", 0) as (process, url, _),
+        running(*options, "--metrics-port", 0) as (run, url),
         Prometheus(tmp_path / "prometheus", url.split("/")[2]) as prometheus,
     ):
         prometheus.await_value("reput_messages_total == 20300 and reput_lag_bytes == 0")
         prometheus.await_silence()
-        java = _java(process.pid)
+        (java,) = run.children("jvm")
         java.suspend()
         grow = every(0.2, lambda: log.append(20))
         prometheus.await_alert("ReputLagGrows", grow)
@@ -225,7 +217,7 @@ def test_a_log_that_is_lost(tmp_path: Path, log: Log) -> None:
         log.cut(cut)
         prometheus.await_alert("ReputLagUnknown")
         java.resume()
-        assert process.wait(60) == 1
+        assert run.wait(60) == 1
         with running(*options, "--metrics-port", prometheus.target):
             prometheus.await_value(f"reput_watermark_bytes == {cut} and reput_lag_bytes == 0")
 
@@ -237,7 +229,7 @@ def test_a_disk_that_fills(tmp_path: Path, log: Log) -> None:
     options = (log.store, "--output", disk.mount_point / "output")
     try:
         with (
-            running(*options, "--metrics-port", 0, reput=disk.command(*REPUT)) as (_, url, _),
+            running(*options, "--metrics-port", 0, reput=disk.command(*REPUT)) as (_, url),
             watched(tmp_path / "prometheus", url) as prometheus,
         ):
             with (disk.path / FILLER).open("ab", buffering=0) as filler:
@@ -257,10 +249,10 @@ def test_what_is_late(tmp_path: Path, log: Log) -> None:
     slow, patch = tmp_path / "slow", tmp_path / "patch"
     patch.mkdir()
     (patch / "sitecustomize.py").write_text(SLOW_DISK, "utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(patch), "SLOW_DISK": str(slow)}
+    environment = {"PYTHONPATH": str(patch), "SLOW_DISK": str(slow)}
     options = (log.store, "--output", tmp_path / "output", "--metrics-port", 0)
     with (
-        running(*options, environment=environment) as (_, url, _),
+        running(*options, environment=environment) as (_, url),
         watched(tmp_path / "prometheus", url) as prometheus,
     ):
         prometheus.await_alert("ReputDurableLate", every(0.2, lambda: log.append_of(100)))
@@ -275,14 +267,13 @@ def test_a_follower_that_misses_messages(tmp_path: Path, log: Log) -> None:
     output, table = tmp_path / "output", tmp_path / "table"
     options = (log.store, "--output", output, "--delta", table)
     with (
-        running(*options, "--delta-interval", "1h", "--metrics-port", 0) as (process, url, _),
+        running(*options, "--delta-interval", "1h", "--metrics-port", 0) as (run, url),
         watched(tmp_path / "prometheus", url) as prometheus,
     ):
         alert = prometheus.await_alert("ReputFollowerLags", every(0.2, lambda: log.append(400)))
         assert alert["labels"]["follower"] == "delta"
         prometheus.await_value("reput_lag_bytes == 0")
-        kill_tree(process.pid)
-        process.wait()
+        run.kill()
         log.remove_files()
         with running(*options, "--delta-interval", "0s", "--metrics-port", prometheus.target):
             prometheus.await_alert("ReputFollowerLost")

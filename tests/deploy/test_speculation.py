@@ -19,7 +19,7 @@ from reput.store.files import ASIDE_DIRECTORY, STATE_DIRECTORY
 from reput.store.state.watermark import read_watermark
 from tests.support.cli import kill_tree, reput
 from tests.support.golden import difference
-from tests.support.processes import name_of, open_files, process_tree
+from tests.support.processes import became, name_of, open_files, process_tree
 from tests.support.standalone import (
     JOB_TIMEOUT,
     RECIPE,
@@ -62,11 +62,8 @@ def _has_open(process: psutil.Process, place: Path) -> bool:
     return False  # it has ended
 
 
-def _until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + JOB_TIMEOUT
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(POLL_SECONDS)  # processes of others can only be looked at
+def _until(is_true: Callable[[], object]) -> None:
+    assert became(is_true, JOB_TIMEOUT, POLL_SECONDS)
 
 
 def _stop(process: psutil.Process) -> None:

@@ -32,6 +32,7 @@ from tests.support.cli import reput
 from tests.support.golden import difference
 from tests.support.plain_rows import is_internal
 from tests.support.plain_rows import plain_rows as plain_rows_of
+from tests.support.processes import became
 from tests.support.tables import log_end, plain_columns, plain_rows, table_rows
 from tests.support.wire import PlainLog
 
@@ -359,10 +360,7 @@ def test_little_is_collected_for_a_while(golden: Golden, tmp_path: Path) -> None
     running.advance(middle)
     assert target.begun.wait(LONGEST_SECONDS)
     running.advance(end)
-    deadline = time.monotonic() + LONGEST_SECONDS
-    while state_position(output) != middle:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)  # polls a file of another thread
+    assert became(lambda: state_position(output) == middle, LONGEST_SECONDS)
     assert target.end == middle
     running.catch_up(threading.Event())
     running.close()

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -40,11 +39,13 @@ from reput.upkeep.watch import pageserver
 from reput.upkeep.watch.metrics import RunsCollector
 from reput.upkeep.watch.metricsserver import MetricsServer
 from reput.upkeep.watch.series import COUNTER, PREFIX, SERIES
-from tests.support.cli import REPUT, ROOT, Call, json_object, kill_tree, reput_json
+from tests.support.childruns import ChildRun
+from tests.support.cli import REPUT, Call, json_object, reput_json
 from tests.support.golden import log_records, unpack_golden
 from tests.support.prometheus import free_port
 
 Scraped = dict[str, float]
+SERVING = re.compile(r"serving metrics at (http\S+)\s")
 
 
 class Scene:
@@ -374,30 +375,16 @@ def test_a_port_in_use_ends_the_run_and_frees_the_other(scene: Scene, call: Call
 
 @contextmanager
 def running(
+    store: Path,
     *arguments: object,
     reput: Sequence[str] = REPUT,
-    environment: Mapping[str, str] = os.environ,
-) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
-    """A run of the command: the process, the address of its metrics and the lines that it says, of
-    which every batch is one."""
-    process = subprocess.Popen(
-        [*reput, "run", *map(str, arguments)],
-        stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment,
-    )  # fmt: skip
-    try:
-        assert process.stderr is not None
-        lines = []
-        for line in process.stderr:
-            lines.append(line)
-            if found := re.search(r"serving metrics at (http\S+)", line):
-                # a pipe that nobody reads would stop the run
-                threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True).start()
-                yield process, found[1], lines
-                break
-        else:
-            raise AssertionError("".join(lines))
-    finally:
-        kill_tree(process.pid)
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[tuple[ChildRun, str]]:
+    """A run of the command, and the address of its metrics."""
+    command = [*reput, "run", store, *arguments]
+    with ChildRun(store.with_name("run"), command, environment=environment) as run:
+        run.wait_until(lambda: SERVING.search(run.stderr))
+        yield run, SERVING.findall(run.stderr)[0]
 
 
 def test_a_run_is_scraped_until_it_ends(tmp_path: Path) -> None:
@@ -414,15 +401,15 @@ def test_a_run_is_scraped_until_it_ends(tmp_path: Path) -> None:
     )  # fmt: skip
     confs = [word for setting in settings for word in ("--conf", setting)]
     asked = ("--metrics-port", 0, "--metrics-queues", 5)
-    with running(*options, *asked, *confs) as (process, url, lines):
-        assert not any("warning" in line for line in lines)
+    with running(*options, *asked, *confs) as (run, url):
+        assert "warning" not in run.stderr
         found = scraped(url)
         # Spark's own durations of the batch follow its commit
         while 'reput_stage_seconds_count{stage="spark_add_batch"}' not in found:
-            assert process.poll() is None
+            assert run.is_alive
             found = scraped(url)
         while found.get("reput_messages_total") != 5000 or found["reput_lag_bytes"]:
-            assert process.poll() is None
+            assert run.is_alive
             found = scraped(url)
         said = reput_json("status", *options)
         found = scraped(url)
@@ -440,8 +427,7 @@ def test_a_run_is_scraped_until_it_ends(tmp_path: Path) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{ui_port}/metrics/prometheus") as answer:
             gauge = rb"driver_AccumulatorSource_reput_lag_bytes_Value.* 0\n"
             assert re.search(gauge, answer.read())
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert run.stop(60) == 0
         with pytest.raises(OSError, match="refused"):
             scraped(url)
 
@@ -449,5 +435,5 @@ def test_a_run_is_scraped_until_it_ends(tmp_path: Path) -> None:
 def test_an_open_address_is_warned_of(tmp_path: Path) -> None:
     reput_json("produce", tmp_path / "store", "--count", 1)
     options = (tmp_path / "store", "--output", tmp_path / "output", "--metrics-port", "0.0.0.0:0")
-    with running(*options) as (_, _, lines):
-        assert any("whoever reaches 0.0.0.0 can read the metrics" in line for line in lines)
+    with running(*options) as (run, _):
+        assert "whoever reaches 0.0.0.0 can read the metrics" in run.stderr
