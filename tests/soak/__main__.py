@@ -23,6 +23,7 @@ from typing import Any
 from tests.soak import ends
 from tests.soak.faults import FAULTS, Fault, restart_if_ended
 from tests.soak.site import PROGRESS_SECONDS, Site, SoakError
+from tests.support.processes import became
 from tests.support.seeds import choose_seed
 
 EVERY_SECONDS = 10.0
@@ -89,7 +90,7 @@ class Soak:
                 time.sleep(0.2)
             self._watch()
             if rng.random() < AFTER_PROGRESS:
-                site.wait_for_progress(PATIENCE_SECONDS)
+                site.run.wait_for_progress(PATIENCE_SECONDS)
                 self._watch()
             due = time.monotonic()
             self._try(rng.choices(faults, [FAULTS[fault] for fault in faults])[0], rng)
@@ -111,7 +112,7 @@ class Soak:
         while True:
             time.sleep(1)
             now = time.monotonic()
-            if now - last > STOPPED_SECONDS and self._site.run is not None:
+            if now - last > STOPPED_SECONDS:
                 self._site.run.may_end = True
                 self.note(stood_still=round(now - last))
             last = now
@@ -127,9 +128,8 @@ class Soak:
         if position != self._position:
             self._position, self._moved = position, now
         if now - self._moved > PROGRESS_SECONDS:
-            assert site.run is not None
             raise SoakError(
-                f"nothing was dispatched for {PROGRESS_SECONDS:.0f} s:\n{site.run.said}"
+                f"nothing was dispatched for {PROGRESS_SECONDS:.0f} s:\n{site.run.stderr}"
             )
 
     def _finish(self) -> None:
@@ -150,7 +150,7 @@ class Soak:
         *_, (_, expected) = ends.expected_of(self._seed, end)
         site.start()
         wanted = {queue: len(units) for queue, units in expected.units.items()}
-        site.wait_until(lambda: site.consumer.has(wanted), CONSUME_SECONDS)
+        became(lambda: site.consumer.has(wanted), CONSUME_SECONDS)
         site.consumer.end()
         site.stop()
         self.note(

@@ -20,74 +20,56 @@ import psutil
 from reput.store.state.watermark import SLOT_SIZE
 from reput.store.state.watermark import USED_SIZE as SLOT_USED_SIZE
 from reput.upkeep.verify.difference import Damage
-from tests.soak.site import END_SECONDS, TREES, Site, SoakError, Started, free_port
-from tests.support.cli import kill_tree
+from tests.soak.site import END_SECONDS, TREES, Site, SoakError
+from tests.support.childruns import ERROR
 from tests.support.file_damage import damage_file
-from tests.support.processes import name_of
+from tests.support.processes import became
+from tests.support.prometheus import free_port
 
 STATE = "reput"
 LONGEST_PAUSE = 8.0
 
 
-def _java(run: Started) -> psutil.Process | None:
-    return next((process for process in run.tree() if name_of(process) == "java"), None)
-
-
-def _workers(run: Started) -> list[psutil.Process]:
-    return [one for one in run.tree()[1:] if name_of(one) not in ("java", "")]
+def _kill(site: Site, part: str) -> str:
+    if not site.kill(part):
+        return f"there was no {part} yet"
+    site.start()
+    return "killed"
 
 
 def kill_the_tree(site: Site, _rng: random.Random) -> str:
     """kill -9 of all processes of a run."""
-    site.kill()
-    site.start()
-    return "killed"
+    return _kill(site, "tree")
 
 
 def kill_the_driver(site: Site, _rng: random.Random) -> str:
     """kill -9 of the driver alone: its JVM and workers end by themselves, beside the next run."""
-    site.end_run(lambda run: run.process.kill())
-    site.start()
-    return "killed"
+    return _kill(site, "driver")
 
 
 def kill_the_jvm(site: Site, _rng: random.Random) -> str:
     """kill -9 of Spark's JVM: the run ends with a line."""
-    run = site.run
-    assert run is not None
-    java = _java(run)
-    if java is None:
-        return "there was no JVM yet"
-    site.end_run(lambda _: java.kill())
-    site.start()
-    return "killed"
+    return _kill(site, "jvm")
 
 
 def kill_a_worker(site: Site, rng: random.Random) -> str:
     """kill -9 of one Python process below the driver: the run goes on, or ends with a line."""
     run = site.run
-    assert run is not None
-    workers = _workers(run)
-    if not workers:
+    if not run.kill_part("worker", rng):
         return "there was no worker yet"
     run.may_end = True
-    with suppress(psutil.NoSuchProcess):
-        rng.choice(workers).kill()
-    site.wait_until(lambda: run.process.poll() is not None, 2 + rng.random() * 4)
-    return "the run has ended" if run.process.poll() is not None else "the run goes on"
+    became(lambda: not run.is_alive, 2 + rng.random() * 4)
+    return "the run goes on" if run.is_alive else "the run has ended"
 
 
 def stand_still(site: Site, rng: random.Random) -> str:
     """SIGSTOP for some of the run's processes, and SIGCONT."""
-    run = site.run
-    assert run is not None
-    tree = run.tree()
+    tree = site.run.tree()
     if not tree:
         return "there was no run"
     kind = rng.choice(("driver", "JVM", "one", "all"))
-    java = _java(run)
     chosen = {
-        "driver": tree[:1], "JVM": [java] if java else [], "one": [rng.choice(tree)], "all": tree,
+        "driver": tree[:1], "JVM": site.run.children("jvm"), "one": [rng.choice(tree)], "all": tree,
     }[kind]  # fmt: skip
     _pause(chosen, rng.random() * LONGEST_PAUSE)
     return kind
@@ -108,8 +90,7 @@ def _pause(chosen: list[psutil.Process], seconds: float) -> None:
 def race(site: Site, rng: random.Random) -> str:
     """A second dispatcher beside one that runs, or one that stands still."""
     run = site.run
-    assert run is not None
-    if not site.wait_for_progress(END_SECONDS):
+    if not run.wait_for_progress(END_SECONDS):
         return "the first had not begun"
     stopped = rng.random() < 0.5
     if stopped:
@@ -118,7 +99,7 @@ def race(site: Site, rng: random.Random) -> str:
         code, _, said = site.command(*site.arguments("--once")[3:])
     finally:
         run.process.send_signal(signal.SIGCONT)
-    lines = [line for line in said.splitlines() if line.startswith("reput: error: ")]
+    lines = [line for line in said.splitlines() if line.startswith(ERROR)]
     if code != 1 or len(lines) != 1:
         raise SoakError(f"a second dispatcher ended with {code}: {said[-4000:]}")
     return "refused by one that stood still" if stopped else "refused"
@@ -127,23 +108,16 @@ def race(site: Site, rng: random.Random) -> str:
 def race_to_start(site: Site, _rng: random.Random) -> str:
     """The run is killed, and two start at once: one of them is refused."""
     site.kill()
-    first = site.start()
-    second = site.start(port=free_port())
-    both = [first, second]
-    seconds = 2 * END_SECONDS
-    site.wait_until(lambda: any(one.process.poll() is not None for one in both), seconds)
-    ended = [one for one in both if one.process.poll() is not None]
-    if len(ended) != 1:
-        for one in both:
-            kill_tree(one.process.pid)
-        raise SoakError(f"{len(ended)} of two dispatchers ended: {[one.said for one in both]}")
-    (loser,) = ended
-    (winner,) = [one for one in both if one is not loser]
-    if loser.process.returncode != 1:
-        raise SoakError(f"the loser ended with {loser.process.returncode}: {loser.said}")
-    site.check_said(loser, 1)
-    site.run = winner
-    site.serve_at(winner.port)
+    both = [site.start(), site.start(port=free_port())]
+    became(lambda: not all(run.is_alive for run in both), 2 * END_SECONDS)
+    losers = [run for run in both if not run.is_alive]
+    if len(losers) != 1:
+        for run in both:
+            run.kill()
+        raise SoakError(f"{len(losers)} of two dispatchers ended: {[run.stderr for run in both]}")
+    if losers[0].wait() != 1:
+        raise SoakError(f"the loser did not end with 1: {losers[0].stderr}")
+    site.watch(both[1 - both.index(losers[0])])
     return "one was refused"
 
 
@@ -298,12 +272,10 @@ FAULTS: dict[Fault, int] = {
 def restart_if_ended(site: Site) -> str:
     """Start a run again that a fault has ended."""
     run = site.run
-    assert run is not None
-    code = run.process.poll()
-    if code is None:
+    if run.is_alive:
         return ""
-    site.check_said(run, code)
+    code = run.wait()
     if not run.may_end:
-        raise SoakError(f"a run ended by itself with {code}: {run.said[-4000:]}")
+        raise SoakError(f"a run ended by itself with {code}: {run.stderr[-4000:]}")
     site.start()
     return f"ended with {code}"

@@ -8,32 +8,26 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
-import socket
 import subprocess
-import time
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from reput.sinks.delta.table import DeltaTarget
 from reput.store.config import read_store_settings
-from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import offset_to_file_name
-from reput.store.state.watermark import Watermark, read_watermark
 from tests.soak.consumer import Consumer
 from tests.soak.madelog import FILE_SIZE, write_settings
-from tests.support.cli import REPUT, ROOT, kill_tree
-from tests.support.processes import module_command, not_ended, process_tree
+from tests.support.childruns import ChildRun, check_gone
+from tests.support.cli import REPUT
+from tests.support.processes import became, module_command
+from tests.support.prometheus import free_port
 from tests.support.smalldisk import SmallDisk
 
 DISK_BYTES = 512 << 20
 KEPT_FILES = 12
 """Files of the log that retention leaves besides those that somebody still needs."""
-POLL_SECONDS = 0.05
 END_SECONDS = 1200.0
 PROGRESS_SECONDS = 3600.0
 """As long as a machine may be busy with what is more urgent."""
@@ -45,33 +39,20 @@ class SoakError(AssertionError):
     """A promise is broken."""
 
 
-@dataclass
-class Started:
-    """One run and what it says."""
+class SoakRun(ChildRun):
+    """A run that serves at ``port``."""
 
-    process: subprocess.Popen[bytes]
-    errors: Path
-    port: int
-    position: int
-    """The watermark when it began."""
-    may_end: bool = False
-    """Whether a fault has hit it that may end it."""
+    def __init__(self, log: Path, command: list[str], output: Path, port: int) -> None:
+        super().__init__(log, command, output)
+        self.port, self.start = port, self.position()
+        self.may_be_killed = True
+        self.may_end = False
+        """Whether a fault has hit it that may end it."""
 
-    @property
-    def said(self) -> str:
-        """Its stderr."""
-        return self.errors.read_text("utf-8", "replace")
-
-    def tree(self) -> list[psutil.Process]:
-        """The processes below it, and it."""
-        return process_tree(self.process.pid)
-
-
-def free_port() -> int:
-    """A port of the loopback address that nobody has now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    def wait_for_progress(self, seconds: float) -> bool:
+        """Wait until it has dispatched something, or has ended; whether it has."""
+        became(lambda: self.position() > self.start or not self.is_alive, seconds)
+        return self.position() > self.start
 
 
 class Site:
@@ -82,43 +63,43 @@ class Site:
         self.directory, self._seed, self._rate = directory, seed, rate
         self.store, self.kept = directory / "store", directory / "kept"
         self.table, self.plain = directory / "table", directory / "plain"
-        self._said = directory / "said"
+        self._logs = directory / "said"
         write_settings(self.store)
         self.kept.mkdir()
-        self._said.mkdir()
+        self._logs.mkdir()
         self.disk = SmallDisk(directory / "disk", DISK_BYTES)
         self.inside = self.disk.path / "output"
         self.output = self.disk.mount_point / "output"
         self.rng = random.Random(f"faults {seed}")
-        self.run: Started | None = None
-        self._appender: subprocess.Popen[bytes] | None = None
+        self._run: SoakRun | None = None
+        self._appender: ChildRun | None = None
         self._port = free_port()
         self.consumer = Consumer(lambda: self._port, seed)
         self.orphans: list[psutil.Process] = []
         self.runs = 0
 
+    @property
+    def run(self) -> SoakRun:
+        """The run that is watched, the last one mostly."""
+        assert self._run is not None
+        return self._run
+
     def append(self) -> None:
         """Start the appender, or start it again."""
-        command = [*module_command("tests.soak.appender"), str(self.store), str(self._seed)]
-        self._appender = subprocess.Popen([*command, str(self._rate)], cwd=ROOT)
+        command = [*module_command("tests.soak.appender"), self.store, self._seed, self._rate]
+        self._appender = ChildRun(self.directory / "appender", command)
 
     def kill_appender(self) -> None:
         """kill -9; what it was writing is torn."""
         assert self._appender is not None
-        if self._appender.poll() is not None:
-            raise SoakError("the appender has ended by itself")
+        if not self._appender.is_alive:
+            raise SoakError(f"the appender has ended by itself: {self._appender.stderr}")
         self._appender.kill()
-        self._appender.wait()
-
-    def watermark(self) -> Watermark | None:
-        """The output's."""
-        return read_watermark(self.inside / STATE_DIRECTORY)
 
     @property
     def position(self) -> int:
         """The watermark's physical offset."""
-        found = self.watermark()
-        return found.end_offset if found else 0
+        return self.run.position()
 
     @property
     def log_start(self) -> int:
@@ -133,85 +114,40 @@ class Site:
             *map(str, more),
         ]  # fmt: skip
 
-    def start(self, *more: object, port: int | None = None) -> Started:
+    def start(self, *more: object, port: int | None = None) -> SoakRun:
         """Start a run that serves; it becomes the one that is watched."""
         self.runs += 1
         port = self._port if port is None else port
-        errors = self._said / f"{self.runs:05d}"
-        with errors.open("wb") as file:
-            process = subprocess.Popen(
-                self.disk.command(*self.arguments("--serve", f"127.0.0.1:{port}", *more)),
-                stdout=subprocess.DEVNULL, stderr=file,
-            )  # fmt: skip
-        self.run = Started(process, errors, port, self.position)
-        self._port = port
+        command = self.disk.command(*self.arguments("--serve", f"127.0.0.1:{port}", *more))
+        self.watch(SoakRun(self._logs / f"{self.runs:05d}", command, self.inside, port))
         return self.run
 
-    def serve_at(self, port: int) -> None:
-        """The consumer's next connection."""
-        self._port = port
+    def watch(self, run: SoakRun) -> None:
+        """The run that is watched, and to which the consumer's next connection goes."""
+        self._run, self._port = run, run.port
 
     def names(self) -> set[Path]:
         """The derived files of the output."""
         return {path for tree in TREES for path in (self.inside / tree).rglob("*")}
 
-    def wait_until(self, is_true: Callable[[], bool], seconds: float) -> bool:
-        """Wait for a condition of other processes."""
-        deadline = time.monotonic() + seconds
-        while not is_true():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(POLL_SECONDS)
-        return True
-
-    def wait_for_progress(self, seconds: float) -> bool:
-        """Wait until the run has dispatched something, or has ended; whether it has."""
-        run = self.run
-        assert run is not None
-        self.wait_until(
-            lambda: self.position > run.position or run.process.poll() is not None, seconds
-        )
-        return self.position > run.position
-
-    def end_run(self, how: Callable[[Started], None]) -> int:
-        """End the run as ``how`` does, and wait; its exit code."""
-        run = self.run
-        assert run is not None
-        tree = run.tree()
-        run.may_end = True
-        how(run)
-        try:
-            code = run.process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise SoakError(f"a run did not end in {END_SECONDS:.0f} s:\n{run.said}") from None
-        self.check_said(run, code)
-        self.orphans += tree
-        return code
-
     def stop(self) -> int:
-        """SIGTERM."""
-        return self.end_run(lambda run: run.process.send_signal(signal.SIGTERM))
+        """End the run by SIGTERM; its exit code."""
+        self.orphans += self.run.tree()
+        return self.run.stop(END_SECONDS)
 
-    def kill(self) -> None:
-        """kill -9 of the whole tree."""
-        self.end_run(lambda run: kill_tree(run.process.pid))
-
-    def check_said(self, run: Started, code: int) -> None:
-        """A run that was not killed ends with 0, or with 1 and one line."""
-        said = run.said
-        lines = [line for line in said.splitlines() if line.startswith("reput: error: ")]
-        if code < 0:
-            return
-        if code not in (0, 1) or len(lines) != code or "Traceback" in said:
-            raise SoakError(f"a run ended with {code}:\n{said[-4000:]}")
+    def kill(self, part: str = "tree") -> bool:
+        """kill -9 of a part of the run, and wait for the run's end; whether the part was there."""
+        tree = self.run.tree()
+        if not self.run.kill_part(part, self.rng):
+            return False
+        self.run.wait(END_SECONDS)
+        self.orphans += tree
+        return True
 
     def check_orphans(self) -> None:
         """Assert that no process of an ended run is left."""
-        alive = not_ended(self.orphans, END_SECONDS)
+        check_gone(self.orphans, END_SECONDS)
         self.orphans = []
-        if alive:
-            names = [(process.pid, process.name(), process.status()) for process in alive]
-            raise SoakError(f"processes outlive their run: {names}")
 
     def command(self, *arguments: object, timeout: float = 3600) -> tuple[int, str, str]:
         """Run a command to its end; exit code, stdout and stderr."""
@@ -264,12 +200,9 @@ class Site:
 
     def close(self) -> None:
         """End all processes."""
-        if self.run is not None:
-            kill_tree(self.run.process.pid)
-            self.run.process.wait()
-        if self._appender is not None:
-            self._appender.kill()
-            self._appender.wait()
+        for child in (self._run, self._appender):
+            if child is not None:
+                child.kill()
         for process in self.orphans:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
