@@ -8,17 +8,17 @@ import json
 import re
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import pytest
 
 from reput.readers.messagestore import MessageStore
 from reput.store.log.record import Record
 from tests.cli.test_errors import assert_one_line
-from tests.support.cli import REPUT, ROOT, Call, json_lines, kill_tree, reput, reput_on_terminal
+from tests.support.childruns import ChildRun
+from tests.support.cli import REPUT, Call, json_lines, reput, reput_on_terminal
 from tests.support.golden import destroy
 from tests.support.live_store import LiveStore
 from tests.support.plain_queues import PlainMessage, plain_queue, queue_directories
@@ -293,25 +293,24 @@ def test_tail_follows_until_a_signal(tmp_path: Path, number: signal.Signals) -> 
             *REPUT, "tail", str(live.root), "T", "--output", str(live.output), "--follow",
             "--tag", "A", "--lines", "1",
         ]  # fmt: skip
-        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
-            try:
-                lines = cast(IO[str], process.stdout)
-                assert json.loads(lines.readline())["queue_offset"] == 2
-                live.append_tags(b"B", b"A")
-                live.dispatch()
-                assert json.loads(lines.readline())["queue_offset"] == 4
-                tags = b"TAGS\x01A\x02"
-                for queue_id in (7, 0):
-                    live.append([Record(topic=b"T", queue_id=queue_id, properties=tags)])
-                live.dispatch()
-                found = [json.loads(lines.readline()) for _ in range(2)]
-                assert places(found) == [(7, 0), (0, 5)]
-                process.send_signal(number)
-                assert lines.read() == ""
-            except BaseException:
-                kill_tree(process.pid)
-                raise
-        assert process.returncode == 0
+        with ChildRun(tmp_path / "log", command) as tail:
+
+            def wait_for_lines(number: int) -> list[dict[str, Any]]:
+                tail.wait_until(lambda: tail.stdout.count("\n") >= number)
+                return [json.loads(line) for line in tail.stdout.splitlines()]
+
+            assert [line["queue_offset"] for line in wait_for_lines(1)] == [2]
+            live.append_tags(b"B", b"A")
+            live.dispatch()
+            assert [line["queue_offset"] for line in wait_for_lines(2)] == [2, 4]
+            tags = b"TAGS\x01A\x02"
+            for queue_id in (7, 0):
+                live.append([Record(topic=b"T", queue_id=queue_id, properties=tags)])
+            live.dispatch()
+            assert places(wait_for_lines(4)[2:]) == [(7, 0), (0, 5)]
+            tail.process.send_signal(number)
+            assert tail.wait() == 0
+            assert len(wait_for_lines(4)) == 4
 
 
 def test_tail_says_that_it_waits_for_a_topic(tmp_path: Path) -> None:
@@ -322,22 +321,15 @@ def test_tail_says_that_it_waits_for_a_topic(tmp_path: Path) -> None:
         command = [
             *REPUT, "tail", str(live.root), "T", "--output", str(live.output), "--follow",
         ]  # fmt: skip
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True
-        ) as process:
-            try:
-                notes = cast(IO[str], process.stderr)
-                note = f"reput: no queue of topic T in {live.output} yet; waiting for one\n"
-                assert notes.readline() == note
-                live.append_tags(b"A")
-                live.dispatch()
-                assert json.loads(cast(IO[str], process.stdout).readline())["tags"] == "A"
-                process.send_signal(signal.SIGTERM)
-                assert notes.read() == ""
-            except BaseException:
-                kill_tree(process.pid)
-                raise
-        assert process.returncode == 0
+        with ChildRun(tmp_path / "log", command) as tail:
+            note = f"reput: no queue of topic T in {live.output} yet; waiting for one\n"
+            tail.wait_until(lambda: tail.stderr == note)
+            live.append_tags(b"A")
+            live.dispatch()
+            tail.wait_until(lambda: tail.stdout.endswith("\n"))
+            assert json.loads(tail.stdout)["tags"] == "A"
+            assert tail.stop() == 0
+            assert tail.stderr == note
 
 
 def test_a_damaged_message_is_said(golden: Callable[[str], Path], call: Call) -> None:

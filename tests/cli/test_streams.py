@@ -6,15 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.childruns import ChildRun
 from tests.support.cli import REPUT, ROOT
 
-POLL_SECONDS = 0.01
 LONGEST_SECONDS = 120.0
 FULL = Path("/dev/full")
 COMMANDS = (("status",), ("verify",), ("inspect", "checkpoint"))
@@ -67,16 +66,12 @@ def test_a_standard_output_that_is_closed(golden: Callable[[str], Path]) -> None
 
 def test_ctrl_c_while_the_packages_load(golden: Callable[[str], Path], tmp_path: Path) -> None:
     """Sent when numpy is in the process, long before a signal can stop a batch."""
-    command = [*REPUT, "run", str(golden("plain")), "--output", str(tmp_path / "output")]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + LONGEST_SECONDS
-        while "numpy" not in Path(f"/proc/{process.pid}/maps").read_text():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(POLL_SECONDS)  # the memory of another process can only be looked at
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=LONGEST_SECONDS)
-    assert (process.returncode, said) == (130, "")
+    command = [*REPUT, "run", golden("plain"), "--output", tmp_path / "output"]
+    with ChildRun(tmp_path / "log", command) as run:
+        maps = Path(f"/proc/{run.process.pid}/maps")
+        run.wait_until(lambda: "numpy" in maps.read_text())
+        run.process.send_signal(signal.SIGINT)
+        assert (run.process.wait(LONGEST_SECONDS), run.stderr) == (130, "")
     assert not (tmp_path / "output").exists()
 
 
