@@ -83,7 +83,7 @@ def _units(
         units, start = found
         if start > end:
             # an inner batch has more than one offset
-            units = units.taken(units.queue_offsets < end)
+            units = units.select(units.queue_offsets < end)
         yield units
 
 
@@ -112,7 +112,7 @@ class _Rows:
         """The rows of a queue's units, in as many batches as needed, none of them empty."""
         if self._filter is not None:
             wanted = self._filter
-            found = (units.taken(_may_match(units, wanted)) for units in found)
+            found = (units.select(_may_match(units, wanted)) for units in found)
         if not self._log_schema.names:
             for units in found:
                 yield from self._batch(units, {})
@@ -123,7 +123,7 @@ class _Rows:
             for rows in batches:
                 columns = dict(zip(rows.schema.names, rows.columns, strict=True))
                 self._note_losses(part, columns[_REASON], done)
-                yield from self._batch(part.taken(slice(done, done + len(rows))), columns)
+                yield from self._batch(part.select(slice(done, done + len(rows))), columns)
                 done += len(rows)
 
     def _begun(self, part: UnitColumns) -> tuple[UnitColumns, Iterator[pa.RecordBatch]]:
@@ -208,5 +208,5 @@ def _parts(units: UnitColumns) -> Iterator[UnitColumns]:
         most = (int(ends[low - 1]) if low else 0) + LOG_BYTES_PER_BATCH
         high = max(int(np.searchsorted(ends, most, "right")), low + 1)
         high = min(high, low + ROWS_PER_BATCH)
-        yield units.taken(slice(low, high))
+        yield units.select(slice(low, high))
         low = high

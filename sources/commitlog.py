@@ -242,7 +242,7 @@ class _LogReader:
         settings, log = self._store()
         wanted = self.options["gather"].with_batch_topics(partition.settings.batch_topics)
         bit_maps = BitMaps(log, settings, partition.filters).added_to if wanted.bit_maps else None
-        common |= {"add_bit_maps": bit_maps, "wanted": wanted}
+        common |= {"add_bit_maps": bit_maps, "extras": wanted}
         if self.options["spool"] is None:
             ((start, end),) = partition.ranges
             yield from read_runs(log, start, end, **common)

@@ -116,13 +116,13 @@ class QueueRows:
         self, key: QueueKey, queue: QueueView, units: UnitColumns, selection: QueueSelection
     ) -> UnitColumns:
         offsets = units.queue_offsets
-        units = units.taken((offsets >= selection.first_offset) & (offsets < selection.end_offset))
+        units = units.select((offsets >= selection.first_offset) & (offsets < selection.end_offset))
         # the units of delayed messages hold their due times
         if not selection.tag_filters or key.topic.encode() == SCHEDULE_TOPIC:
             return units
         codes = queue.with_ext(units).tags_codes
         # an ext unit that is gone leaves its address, and the log decides
-        return units.taken(selection.matches_codes(codes) | (codes <= MAX_ADDR))
+        return units.select(selection.matches_codes(codes) | (codes <= MAX_ADDR))
 
     def _check(self, batch: pa.RecordBatch, loss: LossCheck, fail_on_corrupt: bool) -> None:
         reasons, offsets = batch.column("corruptReason"), batch.column("physicalOffset")

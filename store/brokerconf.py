@@ -85,7 +85,7 @@ class Properties:
             _warn_once(f"{self.path}: {line}")
 
     def _oddities(self, texts: set[str], switches: set[str], numbers: set[str]) -> Iterator[str]:
-        known = texts | switches | numbers
+        names = texts | switches | numbers
         for key, value in self.values.items():
             if key in numbers and self.number(key) is None:
                 yield (
@@ -102,15 +102,15 @@ class Properties:
                     f"a broker reads this file as ISO 8859-1, so that {key} is {value!r}; write "
                     "\\uXXXX for other characters"
                 )
-            elif key not in known:
-                yield from self._misspelling(key, known)
+            elif key not in names:
+                yield from self._misspelling(key, names)
 
-    def _misspelling(self, key: str, known: Collection[str]) -> Iterator[str]:
+    def _misspelling(self, key: str, names: Collection[str]) -> Iterator[str]:
         if (current := _FORMER_NAMES.get(key)) is not None:
             if current not in self.values:
                 yield f"brokers since RocketMQ 4.5.2 ignore {key}; its name is {current}"
             return
-        folded = {name.casefold(): name for name in known}
+        folded = {name.casefold(): name for name in names}
         alike = difflib.get_close_matches(key.casefold(), folded, n=1, cutoff=_ALIKE)
         for name in alike:
             if folded[name] not in self.values:
@@ -122,8 +122,8 @@ def parse_properties(data: bytes) -> dict[str, str]:
     malformed ``\\uXXXX``, at which a broker does not start."""
     values = {}
     for line in _logical_lines(data.decode("iso-8859-1")):
-        found = _PROPERTY.match(line)
-        key, value = found.groups() if found else (line, "")
+        match = _PROPERTY.match(line)
+        key, value = match.groups() if match else (line, "")
         values[_unescaped(key)] = _unescaped(value)
     return values
 
@@ -151,8 +151,8 @@ def _unescaped(text: str) -> str:
     return text.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
 
 
-def _escaped_character(found: re.Match[str]) -> str:
-    escape = found[1]
+def _escaped_character(match: re.Match[str]) -> str:
+    escape = match[1]
     if not escape.startswith("u"):
         return _ESCAPED.get(escape, escape)
     if not _CODE_POINT.fullmatch(escape):

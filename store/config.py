@@ -252,11 +252,11 @@ def read_store_settings(root: Path, broker_conf: Path | None = None) -> StoreSet
         raise NotReadyError(f"there is no directory {root}; {kind}")
     properties = read_properties(root, broker_conf)
     path = properties.path
-    found = path if broker_conf is not None or path.is_file() else None
+    property_file = path if broker_conf is not None or path.is_file() else None
     directories = _commit_log_directories(root, properties)
     check_log_files(directories)
     stated = _stated(properties)
-    return StoreSettings(root, directories, found, **stated, stated=stated)
+    return StoreSettings(root, directories, property_file, **stated, stated=stated)
 
 
 def read_stated(root: Path, broker_conf: Path | None = None) -> Mapping[str, Any]:
@@ -288,19 +288,19 @@ def broker_name(root: Path, properties: Properties) -> str:
 
 def _stated(properties: Properties) -> dict[str, Any]:
     """The fields of StoreSettings that a property file states, except the log's directories."""
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         field_name: properties.is_true(key)
         for key, field_name in _SWITCHES.items()
         if field_name and key in properties
     }
     for key, (field_name, limits) in _NUMBERS.items():
         if (number := properties.number(key)) is not None:
-            found[field_name] = _within(limits, number, key, properties)
-    if (size := found.get("mapped_file_size_consume_queue")) is not None:
-        found["mapped_file_size_consume_queue"] = rounded_file_size(size)
+            values[field_name] = _within(limits, number, key, properties)
+    if (size := values.get("mapped_file_size_consume_queue")) is not None:
+        values["mapped_file_size_consume_queue"] = rounded_file_size(size)
     if (delay_levels := properties.text("messageDelayLevel")) is not None:
-        found["message_delay_levels_ms"] = _delay_levels(delay_levels, properties.path)
-    return found
+        values["message_delay_levels_ms"] = _delay_levels(delay_levels, properties.path)
+    return values
 
 
 def _commit_log_directories(root: Path, properties: Properties) -> tuple[Path, ...]:
@@ -339,7 +339,7 @@ def _commit_log_directories(root: Path, properties: Properties) -> tuple[Path, .
 
 
 def _directories(key: str, text: str, path: Path) -> list[tuple[Path, os.stat_result]]:
-    found = []
+    places = []
     for part in _split(text, MULTI_PATH_SPLITTER):
         place = Path(part)
         if not place.is_absolute():
@@ -360,8 +360,8 @@ def _directories(key: str, text: str, path: Path) -> list[tuple[Path, os.stat_re
             raise UsageError(_no_directory(key, path, part, str(error))) from error
         if not stat.S_ISDIR(status.st_mode):
             raise UsageError(_no_directory(key, path, part, "Not a directory"))
-        found.append((place, status))
-    return found
+        places.append((place, status))
+    return places
 
 
 def _no_directory(key: str, path: Path, part: str, reason: str | None) -> str:

@@ -52,20 +52,20 @@ def parse(text: str) -> object:
     return document
 
 
-def _as_json(found: re.Match[str]) -> str:
+def _as_json(match: re.Match[str]) -> str:
     """Return what plain JSON has in the place of a match."""
-    if found["key"]:
-        return f'{found["blank"]}"{found["key"]}"'
-    if found["comma"]:
+    if match["key"]:
+        return f'{match["blank"]}"{match["key"]}"'
+    if match["comma"]:
         return ""
-    if not found["end"]:
-        return found[0]
-    inner = _IN_SINGLE_QUOTES.sub(_in_double_quotes, found["text"])
+    if not match["end"]:
+        return match[0]
+    inner = _IN_SINGLE_QUOTES.sub(_in_double_quotes, match["text"])
     return f'"{inner}"'
 
 
-def _in_double_quotes(found: re.Match[str]) -> str:
-    return {'"': '\\"', "\\'": "'"}.get(found[0], found[0])
+def _in_double_quotes(match: re.Match[str]) -> str:
+    return {'"': '\\"', "\\'": "'"}.get(match[0], match[0])
 
 
 def read(path: Path) -> object:

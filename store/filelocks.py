@@ -15,7 +15,7 @@ from pathlib import Path
 from reput.store import fsops
 
 RETRY_SECONDS = 0.01
-_held: set[HeldLock] = set()
+_locks: set[HeldLock] = set()
 
 
 class HeldLock:
@@ -24,7 +24,7 @@ class HeldLock:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         """The locked file, open for writing, or the locked directory."""
-        _held.add(self)
+        _locks.add(self)
 
     def __enter__(self) -> HeldLock:
         return self
@@ -34,8 +34,8 @@ class HeldLock:
 
     def release(self) -> None:
         """Release the lock; a second call does nothing."""
-        if self in _held:
-            _held.remove(self)
+        if self in _locks:
+            _locks.remove(self)
             os.close(self.fd)
 
 
@@ -111,10 +111,10 @@ def _is_locked(fd: int, mode: int, patience: float | None) -> bool:
 
 
 def _close_inherited() -> None:
-    for held in _held:
+    for held_lock in _locks:
         with suppress(OSError):
-            os.close(held.fd)
-    _held.clear()
+            os.close(held_lock.fd)
+    _locks.clear()
 
 
 os.register_at_fork(after_in_child=_close_inherited)

@@ -25,21 +25,21 @@ def is_settled(changed_ns: int, seen_ns: int) -> bool:
     return changed_ns <= seen_ns - _SETTLED_NANOSECONDS
 
 
-def identity(found: os.stat_result) -> tuple[int, int, int, int]:
+def identity(status: os.stat_result) -> tuple[int, int, int, int]:
     """The values that change with a file's content: inode, size, mtime and ctime, both in ns."""
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def signature(path: Path) -> object:
     """Return a value that changes whenever the file is written; None where there is no file."""
     looked_at = time.time_ns()
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    if not is_settled(found.st_mtime_ns, looked_at):
+    if not is_settled(status.st_mtime_ns, looked_at):
         return object()
-    return identity(found)
+    return identity(status)
 
 
 class LookTimer:
@@ -71,7 +71,7 @@ class Watched(Generic[T]):
     def value(self) -> T:
         """Return the value as of now. Raises what ``read`` raises, and then reads again the next
         time."""
-        found = signature(self._path)
-        if self._value is None or found != self._seen:
-            self._value, self._seen = self._read(), found
+        current = signature(self._path)
+        if self._value is None or current != self._seen:
+            self._value, self._seen = self._read(), current
         return self._value

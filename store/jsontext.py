@@ -45,8 +45,8 @@ def build(kind: type[Kind], document: object) -> Kind:
 def _fits(value: object, hint: Any) -> bool:
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return any(_fits(value, one) for one in get_args(hint))
+        return any(_fits(value, argument) for argument in get_args(hint))
     if origin is Mapping:
         _, kind = get_args(hint)
-        return isinstance(value, dict) and all(_fits(one, kind) for one in value.values())
+        return isinstance(value, dict) and all(_fits(item, kind) for item in value.values())
     return type(value) is hint

@@ -19,23 +19,23 @@ def find_roots(stores: str) -> list[Path]:
     matching = [Path(path) for path in sorted(glob.glob(stores))]  # noqa: PTH207
     if not matching:
         raise NotReadyError(f"`stores=` is {stores!r}, which no directory matches yet")
-    found = [
+    roots = [
         root
         for root in matching
         if (root / COMMIT_LOG_DIRECTORY).is_dir() or (root / BROKER_CONF_FILE).is_file()
     ]
-    if not found:
+    if not roots:
         raise NotReadyError(
             f"`stores=` is {stores!r}, and nothing that matches has a {COMMIT_LOG_DIRECTORY} or a "
             f"{BROKER_CONF_FILE} yet"
         )
-    return found
+    return roots
 
 
 def find_stores(stores: str, outputs: Path) -> dict[Path, Path]:
     """Return root -> output of each store of ``find_roots``. Raises UsageError for two stores of
     one name."""
-    found: dict[Path, Path] = {}
+    output_of: dict[Path, Path] = {}
     roots: dict[str, Path] = {}
     for root in find_roots(stores):
         other = roots.setdefault(root.name, root)
@@ -44,5 +44,5 @@ def find_stores(stores: str, outputs: Path) -> dict[Path, Path]:
                 f"{other} and {root} would both have the output {outputs / root.name}; let "
                 "`stores=` match symbolic links of different names"
             )
-        found[root] = outputs / root.name
-    return found
+        output_of[root] = outputs / root.name
+    return output_of

@@ -70,7 +70,7 @@ class Indexes:
         settings, wanted = self.settings, self.wanted.with_batch_topics(live.batch_topics)
         batch = scan_in_one_piece(
             log, start, end,
-            delay_levels_ms=live.delay_levels_ms, verify_crc=settings.verify_crc, wanted=wanted,
+            delay_levels_ms=live.delay_levels_ms, verify_crc=settings.verify_crc, extras=wanted,
         )  # fmt: skip
         if batch is None or not wanted.bit_maps:
             return batch

@@ -103,11 +103,11 @@ def index_keys(record: Record, *, index_tags: bool = False) -> list[bytes]:
     """
     if record.transaction_type == SysFlag.ROLLBACK:
         return []
-    found = record.property_map
-    uniq_key = found.get(properties.UNIQ_KEY, b"")
-    keys = [uniq_key, *found.get(properties.KEYS, b"").split(properties.KEY_SEPARATOR)]
-    if index_tags and properties.TAGS in found:
-        keys.append(TAG_KEY_PREFIX + found[properties.TAGS])
+    values = record.property_map
+    uniq_key = values.get(properties.UNIQ_KEY, b"")
+    keys = [uniq_key, *values.get(properties.KEYS, b"").split(properties.KEY_SEPARATOR)]
+    if index_tags and properties.TAGS in values:
+        keys.append(TAG_KEY_PREFIX + values[properties.TAGS])
     return [record.topic + TOPIC_KEY_SEPARATOR + key for key in keys if key]
 
 
@@ -254,7 +254,7 @@ class IndexFiles:
 
     def paths(self) -> list[Path]:
         """All index files, the oldest first. Raises IndexFileError for a wrong size."""
-        found = []
+        paths = []
         for path in self.named_paths():
             size = path.stat().st_size
             if size != self.layout.file_size:
@@ -263,8 +263,8 @@ class IndexFiles:
                     f"{self.layout.file_size}; set them as the file's writer did (broker.conf); "
                     "where a single file is damaged, reput verify names the command that heals it"
                 )
-            found.append(path)
-        return found
+            paths.append(path)
+        return paths
 
     def first_phy_offset(self) -> int | None:
         """Physical offset of the first message in the first file; None without a file.
@@ -313,25 +313,25 @@ class IndexFiles:
         IndexFileError like ``paths``.
         """
         key_hash = index_key_hash(key)
-        found: list[int] = []
+        offsets: list[int] = []
         newest: IndexHeader | None = None
         for path in reversed(self.paths()):
             header = read_header(path)
             newest = newest or header
             if header.is_time_matched(begin_ms, end_ms):
                 for entry in self._chain(path, header, key_hash):
-                    if len(found) >= max_num or entry.time_diff < 0:
+                    if len(offsets) >= max_num or entry.time_diff < 0:
                         break
                     time = header.begin_timestamp + entry.time_diff * 1000
                     is_readable = end_offset is None or entry.phy_offset < end_offset
                     if is_readable and entry.key_hash == key_hash and begin_ms <= time <= end_ms:
-                        found.append(entry.phy_offset)
+                        offsets.append(entry.phy_offset)
                     if time < begin_ms:
                         break
-            if header.begin_timestamp < begin_ms or len(found) >= max_num:
+            if header.begin_timestamp < begin_ms or len(offsets) >= max_num:
                 break
         newest = newest or IndexHeader()
-        return QueryOffsetResult(tuple(found), newest.end_timestamp, newest.end_phy_offset)
+        return QueryOffsetResult(tuple(offsets), newest.end_timestamp, newest.end_phy_offset)
 
     def _chain(self, path: Path, header: IndexHeader, key_hash: int) -> Iterator[IndexEntry]:
         """Entries of a hash's slot, newest first.

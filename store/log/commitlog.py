@@ -219,7 +219,7 @@ class CommitLog:
         )
 
     def _list_once(self) -> tuple[dict[Path, os.stat_result], list[Path]]:
-        found: dict[Path, os.stat_result] = {}
+        statuses: dict[Path, os.stat_result] = {}
         foreign = []
         for directory in self.directories:
             try:
@@ -236,10 +236,10 @@ class CommitLog:
                 # an offset is a Java long
                 named = named and int(entry.name) + status.st_size < 1 << 63
                 if named and stat.S_ISREG(status.st_mode):
-                    found[path] = status
+                    statuses[path] = status
                 else:
                     foreign.append(path)
-        return found, foreign
+        return statuses, foreign
 
     def _without_copies(self, listed: dict[Path, os.stat_result]) -> list[Segment]:
         """Choose one file of each name: the longest and, among those, one with records, or the one
@@ -248,7 +248,7 @@ class CommitLog:
         A shorter one is an unfinished or abandoned copy, because RocketMQ's files have their full
         length from creation, and a move removes the original last.
         """
-        known = {segment.path for segment in self.segments}
+        former_paths = {segment.path for segment in self.segments}
         by_start: dict[int, list[Path]] = {}
         for path in listed:
             by_start.setdefault(int(path.name), []).append(path)
@@ -258,7 +258,7 @@ class CommitLog:
             if len(paths) > 1:
                 paths.sort(
                     key=lambda path: (
-                        -listed[path].st_size, self._is_unused(path), path not in known,
+                        -listed[path].st_size, self._is_unused(path), path not in former_paths,
                     )
                 )  # fmt: skip
             first, *others = paths
@@ -384,19 +384,19 @@ class CommitLog:
         data = self.read(offset, min(size, record.MAX_RECORD_LENGTH))
         # bytes after it are not read: it is decoded as if it were the last one of its file
         file_end = offset + size + record.END_FILE_MIN_BLANK_LENGTH
-        found = record.decode(data, offset, file_end, verify_crc=verify_crc)
-        if isinstance(found, Record) and found.total_size != size:
-            return Outcome(Status.BAD_SIZE, found.total_size)
-        return found
+        result = record.decode(data, offset, file_end, verify_crc=verify_crc)
+        if isinstance(result, Record) and result.total_size != size:
+            return Outcome(Status.BAD_SIZE, result.total_size)
+        return result
 
     def record_starting_at(self, offset: int) -> Record | Outcome:
         """Decode the record at ``offset``, of the size that its own first field gives."""
-        found, segment = self.record_at(offset, self.stated_size(offset)), self.segment_at(offset)
-        if segment and isinstance(found, Outcome) and found.status is Status.BAD_BLANK:
+        result, segment = self.record_at(offset, self.stated_size(offset)), self.segment_at(offset)
+        if segment and isinstance(result, Outcome) and result.status is Status.BAD_BLANK:
             # a BLANK is one by reaching to its file's end
-            is_blank = offset + found.size == segment.start + self.file_size
-            return Outcome(Status.BLANK, found.size) if is_blank else found
-        return found
+            is_blank = offset + result.size == segment.start + self.file_size
+            return Outcome(Status.BLANK, result.size) if is_blank else result
+        return result
 
     def stated_size(self, offset: int) -> int:
         """totalSize of the record that begins at ``offset``, whatever it is; 0 beyond the log."""
@@ -459,12 +459,12 @@ class CommitLog:
             return offset
         try:
             file = self.open_file(segment)
-            found = os.lseek(file.fd, offset - segment.start, os.SEEK_DATA)
+            data_position = os.lseek(file.fd, offset - segment.start, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return segment.start + self.file_size
             return offset
-        return segment.start + found
+        return segment.start + data_position
 
     def close(self) -> None:
         """Close the files; the object may be used again."""

@@ -197,12 +197,12 @@ def resync(log: CommitLog, window: Window, offset: int) -> int:
 
 def _is_boundary(log: CommitLog, offset: int, file_end: int) -> bool:
     """Whether a whole record, dispatchable or not, or the file's BLANK is at ``offset``."""
-    found = record.decode(log.read(offset, record.MAX_FIXED_LENGTH), offset, file_end)
-    if isinstance(found, Outcome) and found.status is Status.NEED_MORE:
+    result = record.decode(log.read(offset, record.MAX_FIXED_LENGTH), offset, file_end)
+    if isinstance(result, Outcome) and result.status is Status.NEED_MORE:
         # size and physical offset are right, so the record is worth the memory
-        found = record.decode(log.read(offset, found.size), offset, file_end)
+        result = record.decode(log.read(offset, result.size), offset, file_end)
     whole = (Status.BLANK, Status.BAD_PROPERTY)
-    return not isinstance(found, Outcome) or found.status in whole
+    return not isinstance(result, Outcome) or result.status in whole
 
 
 def walk(
@@ -330,10 +330,10 @@ class LogTail:
         size = hop.offset - hop.last_record_offset
         data = self._log.read(hop.last_record_offset, size)
         file_end = hop.offset + record.END_FILE_MIN_BLANK_LENGTH
-        found = record.decode(data, hop.last_record_offset, file_end, verify_crc=True)
-        if isinstance(found, Outcome) and found.status is not Status.BAD_PROPERTY:
+        result = record.decode(data, hop.last_record_offset, file_end, verify_crc=True)
+        if isinstance(result, Outcome) and result.status is not Status.BAD_PROPERTY:
             return False
-        texts = (data,) if isinstance(found, Outcome) else (found.topic, found.properties)
+        texts = (data,) if isinstance(result, Outcome) else (result.topic, result.properties)
         if any(text.endswith(b"\0") for text in texts):
             # such records have no CRC, but text that ends in zeros is not fully written yet
             return False
@@ -356,12 +356,12 @@ class LogTail:
         if now < self._next_hole_check and patient:
             return None
         self._next_hole_check = now + self.HOLE_CHECK_SECONDS
-        found = resync(self._log, self._window, hop.offset)
+        next_start = resync(self._log, self._window, hop.offset)
         file_end = active.start + self._log.file_size
-        if found < file_end:
-            return found
+        if next_start < file_end:
+            return next_start
         # nothing sound is left in this file; later ones may have lost their first records as well
-        later = (one.start for one in self._log.segments if one.start >= file_end)
+        later = (segment.start for segment in self._log.segments if segment.start >= file_end)
         return file_end if any(map(self._has_record, later)) else None
 
     def _has_record(self, start: int) -> bool:
@@ -396,17 +396,17 @@ def records(
             window.load(offset)
         file_end = segment.start + log.file_size
         view = window.data.data[offset - window.base : window.length]
-        found = record.decode(view, offset, file_end, verify_crc=verify_crc)
+        result = record.decode(view, offset, file_end, verify_crc=verify_crc)
         loaded = True
-        if not isinstance(found, Outcome):
-            yield found
-            offset += found.total_size
-        elif found.status is Status.BLANK:
+        if not isinstance(result, Outcome):
+            yield result
+            offset += result.total_size
+        elif result.status is Status.BLANK:
             offset, loaded = file_end, False
-        elif found.status is not Status.NEED_MORE or not window.load(
+        elif result.status is not Status.NEED_MORE or not window.load(
             offset, stated_size(window, offset)
         ):
-            bad = bad_range(log, window, offset, found.status)
+            bad = bad_range(log, window, offset, result.status)
             yield bad
             offset, loaded = bad.end, False
 
@@ -492,8 +492,8 @@ def _start_near(log: CommitLog, offset: int) -> int | None:
     if segment is None:
         return None
     data = log.read(offset, NEAR_BYTES)
-    for found in _MAGIC.finditer(data, record.SIZE_MAGIC_LENGTH // 2):
-        position = offset + found.start() - record.SIZE_MAGIC_LENGTH // 2
+    for match in _MAGIC.finditer(data, record.SIZE_MAGIC_LENGTH // 2):
+        position = offset + match.start() - record.SIZE_MAGIC_LENGTH // 2
         if _is_boundary(log, position, segment.start + log.file_size):
             return position
     return None

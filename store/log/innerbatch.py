@@ -37,7 +37,7 @@ def inner_sys_flag(sys_flag: int) -> int:
 def inner_messages(data: bytes) -> list[tuple[int, bytes, bytes]] | None:
     """Return (flag, body, properties) of each message; None if there are none or if lengths do not
     add up."""
-    found = []
+    messages = []
     position = 0
     while position < len(data):
         if position + _HEAD.size > len(data):
@@ -52,6 +52,6 @@ def inner_messages(data: bytes) -> list[tuple[int, bytes, bytes]] | None:
         position += _PROPERTIES_LENGTH.size
         if length < 0 or position + length > len(data):
             return None
-        found.append((flag, body, data[position : position + length]))
+        messages.append((flag, body, data[position : position + length]))
         position += length
-    return found or None
+    return messages or None

@@ -120,14 +120,14 @@ def parse_integer(data: bytes, bits: int) -> int | None:
     Java also takes other scripts' digits (``ascii_digits``); a broker writes none into its log,
     where we refuse them.
     """
-    found = _JAVA_INTEGER.match(data)
-    if found is None:
+    match = _JAVA_INTEGER.match(data)
+    if match is None:
         return None
-    value = int(found[1] + found[2])
+    value = int(match[1] + match[2])
     return value if -(1 << bits - 1) <= value < 1 << bits - 1 else None
 
 
 def ascii_digits(text: str) -> bytes:
     """A text with the digits of all scripts as ASCII digits, as ``Character.digit`` takes them: in
     UTF-16 units, and so none beyond U+FFFF."""
-    return _DIGIT.sub(lambda found: str(int(found[0])), text).encode("utf-8", "surrogatepass")
+    return _DIGIT.sub(lambda match: str(int(match[0])), text).encode("utf-8", "surrogatepass")

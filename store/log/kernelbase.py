@@ -27,15 +27,15 @@ _IMPORT = re.compile(r"\nfrom (reput\.[\w.]+) import (\([^)]*\)|.*)")
 def kernel_sources(root: Path) -> list[Path]:
     """The files below the package's ``root`` that determine compiled code: every module with
     "kernel" in its name, which all with kernels have, and all that these take constants from."""
-    found, rest = set[str](), [str(path) for path in root.glob("*/**/*kernel*.py")]
+    sources, rest = set[str](), [str(path) for path in root.glob("*/**/*kernel*.py")]
     while rest:
-        if (path := rest.pop()) not in found:
-            found.add(path)
+        if (path := rest.pop()) not in sources:
+            sources.add(path)
             for module, names in _IMPORT.findall(Path(path).read_text("utf-8")):
                 place = f"{root.parent}/{module.replace('.', '/')}"
                 inner = (f"{place}/{name}.py" for name in re.findall(r"\w+", names))
                 rest += filter(os.path.isfile, inner) if Path(place).is_dir() else [f"{place}.py"]
-    return [Path(path) for path in sorted(found)]
+    return [Path(path) for path in sorted(sources)]
 
 
 if not config.CACHE_DIR:  # type: ignore[attr-defined]
@@ -138,14 +138,14 @@ def equal_bytes(_typing_context, buf, pos, _byte):
     def codegen(context, builder, signature, args):
         block = ir.VectorType(ir.IntType(8), BLOCK)
         at = _word_at(context, builder, signature, args, types.uint8)
-        found = builder.load(builder.bitcast(at, block.as_pointer()), align=1)
+        data = builder.load(builder.bitcast(at, block.as_pointer()), align=1)
         none = ir.Constant(block, ir.Undefined)
         first = builder.insert_element(
             none, builder.trunc(args[2], ir.IntType(8)), ir.Constant(ir.IntType(32), 0)
         )
         every = ir.Constant(ir.VectorType(ir.IntType(32), BLOCK), [0] * BLOCK)
-        wanted = builder.shuffle_vector(first, none, every)
-        return builder.bitcast(builder.icmp_unsigned("==", found, wanted), ir.IntType(BLOCK))
+        pattern = builder.shuffle_vector(first, none, every)
+        return builder.bitcast(builder.icmp_unsigned("==", data, pattern), ir.IntType(BLOCK))
 
     return types.uint64(buf, pos, types.int64), codegen
 
@@ -189,8 +189,8 @@ def find_byte(buf, pos, end, byte):
     of properties.
     """
     start = buf.ctypes.data
-    found = _memchr(start + np.uint64(pos), np.int32(byte), np.uint64(end - pos))
-    return end if found == 0 else np.int64(found - start)
+    address = _memchr(start + np.uint64(pos), np.int32(byte), np.uint64(end - pos))
+    return end if address == 0 else np.int64(address - start)
 
 
 _memcpy = types.ExternalFunction("memcpy", types.uintp(types.uintp, types.uintp, types.uintp))

@@ -311,46 +311,46 @@ def _separators(buf, block, end):
     """Bit mask of the separators among BLOCK bytes from ``block`` on, and before ``end``."""
     count = end - block
     if block + BLOCK <= len(buf):
-        found = equal_bytes(buf, block, _SEPARATOR)
+        mask = equal_bytes(buf, block, _SEPARATOR)
         if count < BLOCK:
-            found &= (_ONE << np.uint64(count)) - _ONE
+            mask &= (_ONE << np.uint64(count)) - _ONE
     else:
-        found = NONE_FOUND
+        mask = NONE_FOUND
         for index in range(min(count, BLOCK)):
             if buf[np.uint64(block + index)] == _SEPARATOR:
-                found |= _ONE << np.uint64(index)
-    return found
+                mask |= _ONE << np.uint64(index)
+    return mask
 
 
 @njit(inline="always")
-def next_end(buf, end, block, found):
-    """(end of the next property before ``end``, block, found).
+def next_end(buf, end, block, ends):
+    """(end of the next property before ``end``, block, ends).
 
-    Begin with BLOCK bytes before the first property, and NONE_FOUND; ``found`` are the ends in the
+    Begin with BLOCK bytes before the first property, and NONE_FOUND; ``ends`` are the ends in the
     block that no call has returned yet. To search for each end alone takes twice as long on the
     usual properties.
     """
-    while found == NONE_FOUND and block + BLOCK < end:
+    while ends == NONE_FOUND and block + BLOCK < end:
         block += BLOCK
-        found = _separators(buf, block, end)
-    if found == NONE_FOUND:
-        return end, block, found
-    return block + lowest_bit(found), block, found & (found - _ONE)
+        ends = _separators(buf, block, end)
+    if ends == NONE_FOUND:
+        return end, block, ends
+    return block + lowest_bit(ends), block, ends & (ends - _ONE)
 
 
 @njit(inline="always")
-def find_two(buf, pos, end, one, two):
+def find_two(buf, pos, end, first, second):
     """(start, end, start, end) of the values of two properties; start is -1 if one is missing."""
-    one_pos = one_end = two_pos = two_end = np.int64(-1)
-    block, found = pos - BLOCK, NONE_FOUND
+    first_pos = first_end = second_pos = second_end = np.int64(-1)
+    block, ends = pos - BLOCK, NONE_FOUND
     while pos < end:
-        stop, block, found = next_end(buf, end, block, found)
-        if starts_with(buf, pos, stop, one):
-            one_pos, one_end = pos + len(one), stop
-        elif starts_with(buf, pos, stop, two):
-            two_pos, two_end = pos + len(two), stop
+        stop, block, ends = next_end(buf, end, block, ends)
+        if starts_with(buf, pos, stop, first):
+            first_pos, first_end = pos + len(first), stop
+        elif starts_with(buf, pos, stop, second):
+            second_pos, second_end = pos + len(second), stop
         pos = stop + 1
-    return one_pos, one_end, two_pos, two_end
+    return first_pos, first_end, second_pos, second_end
 
 
 def property_name(name):
@@ -370,9 +370,9 @@ def tags_code(buf, props, end, store_timestamp, is_schedule_topic, delay_levels_
     """``store.log.record.tags_code`` of the property block ``buf[props:end]``: (status, code)."""
     tags = tags_end = delay = delay_end = num = num_end = inner = inner_end = np.int64(-1)
     pos = props
-    block, found = pos - BLOCK, NONE_FOUND
+    block, ends = pos - BLOCK, NONE_FOUND
     while pos < end:
-        stop, block, found = next_end(buf, end, block, found)
+        stop, block, ends = next_end(buf, end, block, ends)
         first = buf[np.uint64(pos)]
         if first == 0x54:  # T
             if starts_with(buf, pos, stop, _TAGS):

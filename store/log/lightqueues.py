@@ -13,7 +13,7 @@ LMQ_QUEUE_ID = 0
 
 
 def light_queues(
-    found: Record, enable_lmq: bool, batch_topics: frozenset[bytes] = frozenset()
+    message: Record, enable_lmq: bool, batch_topics: frozenset[bytes] = frozenset()
 ) -> list[tuple[bytes, int, int]] | None:
     """(topic, queue id, queue offset) of each light queue that a message goes into.
 
@@ -21,12 +21,12 @@ def light_queues(
     message whose offset is not a number. With ``enable_lmq``, names that begin with %LMQ% have one
     queue. Messages of ``batch_topics`` go into no light queue.
     """
-    if not found.dispatched_to_queue or found.topic in batch_topics:
+    if not message.dispatched_to_queue or message.topic in batch_topics:
         return []
-    values = found.property_map
+    values = message.property_map
     names = values.get(properties.INNER_MULTI_DISPATCH, b"")
     offsets = values.get(properties.INNER_MULTI_QUEUE_OFFSET, b"")
-    return listed_queues(found.topic, found.queue_id, names, offsets, enable_lmq)
+    return listed_queues(message.topic, message.queue_id, names, offsets, enable_lmq)
 
 
 def listed_queues(

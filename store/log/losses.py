@@ -24,12 +24,12 @@ class Losses:
     """Ranges by place, so that one which is passed twice counts once."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[int, int], Status] = {}
+        self._statuses: dict[tuple[int, int], Status] = {}
         self._said = 0
 
     def add(self, bad: BadRange) -> None:
         """Add a range that holds no record."""
-        self._found[bad.start, bad.end] = bad.status
+        self._statuses[bad.start, bad.end] = bad.status
 
     @property
     def lost_bytes(self) -> int:
@@ -42,14 +42,16 @@ class Losses:
         return sum(end - start for start, end in self._ranges(lost=False))
 
     def _ranges(self, *, lost: bool) -> Iterator[tuple[int, int]]:
-        is_lost = {place: status is Status.SEGMENT_DELETED for place, status in self._found.items()}
+        is_lost = {
+            place: status is Status.SEGMENT_DELETED for place, status in self._statuses.items()
+        }
         return (place for place in sorted(is_lost) if is_lost[place] is lost)
 
     def say(self) -> None:
         """Log in one warning what was passed, unless nothing came after the last one."""
-        if len(self._found) == self._said:
+        if len(self._statuses) == self._said:
             return
-        self._said = len(self._found)
+        self._said = len(self._statuses)
         lost, damaged = self.lost_bytes, self.damaged_bytes
         fields: dict[str, object] = {"lost_bytes": lost, "damaged_bytes": damaged}
         for name, is_lost in (("lost", True), ("damaged", False)):

@@ -38,7 +38,7 @@ def pass_over(log: CommitLog, start: int, end: int) -> Passage:
     while offset < end:
         segment = log.segment_at(offset)
         if segment is None:
-            found = missing_range(log, offset, end, fail=False)
+            loss = missing_range(log, offset, end, fail=False)
         else:
             file_end = segment.start + log.file_size
             hop = hop_file(log, window, offset, stop=min(end, file_end))
@@ -53,11 +53,11 @@ def pass_over(log: CommitLog, start: int, end: int) -> Passage:
                     break
                 offset = file_end
                 continue
-            found = bad_range(log, window, offset, hop.status)
-        if found.end > end:
+            loss = bad_range(log, window, offset, hop.status)
+        if loss.end > end:
             break
-        bad.append(found)
-        offset = found.end
+        bad.append(loss)
+        offset = loss.end
     return Passage(offset, messages, first, last, tuple(bad))
 
 
@@ -83,8 +83,8 @@ def first_at_or_after(log: CommitLog, timestamp: int, end: int) -> int | None:
         if not first.record_count:
             break
         start = segment.start
-    found = walk(log, window, start, end, max_timestamp=timestamp - 1).offset
-    return found if found < end else None
+    offset = walk(log, window, start, end, max_timestamp=timestamp - 1).offset
+    return offset if offset < end else None
 
 
 def before_loss(log: CommitLog, offset: int) -> int:

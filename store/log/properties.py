@@ -33,17 +33,17 @@ PROPERTY_CRC_SIZE = len(PROPERTY_CRC_NAME) + 1 + PROPERTY_CRC_DIGITS + 1
 
 def parse(block: bytes) -> dict[bytes, bytes]:
     """Properties of a block as raw bytes, in the order of their first appearance."""
-    found: dict[bytes, bytes] = {}
+    values: dict[bytes, bytes] = {}
     for segment in block.split(PROPERTY_SEPARATOR):
         name, separator, value = segment.partition(NAME_VALUE_SEPARATOR)
         if separator and name and value:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
-def as_texts(found: Mapping[bytes, bytes]) -> dict[str, str]:
+def as_texts(values: Mapping[bytes, bytes]) -> dict[str, str]:
     """Properties as text; if names become equal as text, the last value counts."""
-    return {java.decode(name): java.decode(value) for name, value in found.items()}
+    return {java.decode(name): java.decode(value) for name, value in values.items()}
 
 
 def format_block(properties: Mapping[bytes, bytes]) -> bytes:

@@ -289,35 +289,35 @@ def host_text(host: tuple[str, int]) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def fields_for_json(found: Record) -> dict[str, Any]:
+def fields_for_json(record: Record) -> dict[str, Any]:
     """All fields of a record except its properties and body."""
     return {
-        "topic": java.decode(found.topic),
-        "queue_id": found.queue_id,
-        "queue_offset": found.queue_offset,
-        "physical_offset": found.physical_offset,
-        "size": found.total_size,
-        "born_timestamp": found.born_timestamp,
-        "store_timestamp": found.store_timestamp,
-        "born_host": host_text(found.born_host),
-        "store_host": host_text(found.store_host),
-        "flag": found.flag,
-        "sys_flag": found.sys_flag,
-        "reconsume_times": found.reconsume_times,
-        "prepared_transaction_offset": found.prepared_transaction_offset,
+        "topic": java.decode(record.topic),
+        "queue_id": record.queue_id,
+        "queue_offset": record.queue_offset,
+        "physical_offset": record.physical_offset,
+        "size": record.total_size,
+        "born_timestamp": record.born_timestamp,
+        "store_timestamp": record.store_timestamp,
+        "born_host": host_text(record.born_host),
+        "store_host": host_text(record.store_host),
+        "flag": record.flag,
+        "sys_flag": record.sys_flag,
+        "reconsume_times": record.reconsume_times,
+        "prepared_transaction_offset": record.prepared_transaction_offset,
     }
 
 
 def _numbers_are_numbers(record: Record) -> bool:
     """Whether RocketMQ's number parsing of this record's properties would not throw."""
-    found = record.property_map
-    delay = found.get(properties.DELAY)
+    values = record.property_map
+    delay = values.get(properties.DELAY)
     if record.topic == SCHEDULE_TOPIC and delay and java.parse_integer(delay, 32) is None:
         return False
-    if properties.INNER_NUM in found and properties.INNER_BASE in found:
+    if properties.INNER_NUM in values and properties.INNER_BASE in values:
         return (
-            java.parse_integer(found[properties.INNER_NUM], 16) is not None
-            and java.parse_integer(found[properties.INNER_BASE], 64) is not None
+            java.parse_integer(values[properties.INNER_NUM], 16) is not None
+            and java.parse_integer(values[properties.INNER_BASE], 64) is not None
         )
     return True
 

@@ -84,13 +84,13 @@ class BatchConsumeQueueFiles(QueueFiles):
 
     def unit_at(self, index: int) -> np.void:
         """One unit, counted from byte 0 of the queue. Raises QueueFileError if no file holds it."""
-        found = self.read(index, 1)
-        if not len(found):
+        units = self.read(index, 1)
+        if not len(units):
             raise QueueFileError(
                 f"batch consume queue {self.directory} has no file with unit {index}; rebuild the "
                 "queue with reput rebuild"
             )
-        unit: np.void = found[0]
+        unit: np.void = units[0]
         return unit
 
     def max_offset_in_queue(self, end: int) -> int:

@@ -167,43 +167,43 @@ class QueueFiles(MappedFileQueue):
                 return start + count * self.unit_size
         return self.starts[0] if self.starts else 0
 
-    def grown_end(self, known: int, end_offset: int | None) -> int:
-        """The result of ``find_end``, given an earlier result ``known``.
+    def grown_end(self, former_end: int, end_offset: int | None) -> int:
+        """The result of ``find_end``, given an earlier result ``former_end``.
 
         It takes one small read if nothing was added. Otherwise it lists the files again; a queue
         that was cut or replaced is searched from its start.
         """
-        if self._ends_at(known, end_offset):
-            return known
+        if self._ends_at(former_end, end_offset):
+            return former_end
         self.refresh()
-        before = self.read(known // self.unit_size - 1, 1 if known else 0)
-        if not len(before) or not self._count_taken(before, end_offset):
+        before = self.read(former_end // self.unit_size - 1, 1 if former_end else 0)
+        if not len(before) or not self._count_units(before, end_offset):
             return self.find_end(end_offset)
         while True:
-            units = self.read(known // self.unit_size, UNITS_PER_READ)
-            taken = self._count_taken(units, end_offset)
-            known += taken * self.unit_size
+            units = self.read(former_end // self.unit_size, UNITS_PER_READ)
+            count = self._count_units(units, end_offset)
+            former_end += count * self.unit_size
             if len(units) < UNITS_PER_READ:
-                return known
-            if taken < len(units):
+                return former_end
+            if count < len(units):
                 # only blanks to the end of the read part: their unit may come later
-                blank = (units["size"][taken:] == PRE_BLANK_SIZE).all()
-                return self.find_end(end_offset) if blank else known
+                blank = (units["size"][count:] == PRE_BLANK_SIZE).all()
+                return self.find_end(end_offset) if blank else former_end
 
-    def _ends_at(self, known: int, end_offset: int | None) -> bool:
-        """Whether the unit before byte ``known`` still counts and the one there was never written.
+    def _ends_at(self, end: int, end_offset: int | None) -> bool:
+        """Whether the unit before byte ``end`` still counts and the one there was never written.
 
         False also where this cannot be told from one file.
         """
-        start = known - known % self.file_size
-        if known == start or start not in self.starts:
+        start = end - end % self.file_size
+        if end == start or start not in self.starts:
             return False
-        units = self.units(start, (known - start) // self.unit_size - 1, 2)
+        units = self.units(start, (end - start) // self.unit_size - 1, 2)
         if len(units) < 2 or any(units[1:].tobytes()):
             return False
-        return self._count_taken(units[:1], end_offset) == 1
+        return self._count_units(units[:1], end_offset) == 1
 
-    def _count_taken(self, units: NDArray[np.void], end_offset: int | None) -> int:
+    def _count_units(self, units: NDArray[np.void], end_offset: int | None) -> int:
         """Count the ``units`` before the end that ``find_end`` looks for."""
         if end_offset is None:
             refused = np.flatnonzero(~self._are_valid(units))
@@ -212,17 +212,17 @@ class QueueFiles(MappedFileQueue):
         real = sizes != PRE_BLANK_SIZE
         ends_by = (offsets >= 0) & (sizes > 0) & (offsets + sizes <= end_offset)
         refused = np.flatnonzero(real & ~ends_by)
-        taken = np.flatnonzero(real[: refused[0] if len(refused) else len(units)])
-        return int(taken[-1]) + 1 if len(taken) else 0
+        indexes = np.flatnonzero(real[: refused[0] if len(refused) else len(units)])
+        return int(indexes[-1]) + 1 if len(indexes) else 0
 
     def _valid_count(self, start: int, end_offset: int | None) -> int:
         if end_offset is None:
             count = 0
             while True:  # not the whole file, because most of a broker's newest one is zeros
                 units = self.units(start, count, UNITS_PER_READ)
-                taken = self._count_taken(units, None)
-                count += taken
-                if taken < UNITS_PER_READ:
+                part_count = self._count_units(units, None)
+                count += part_count
+                if part_count < UNITS_PER_READ:
                     return count
         length = self.file_size
         while True:
@@ -384,11 +384,11 @@ class ConsumeQueueFiles(QueueFiles):
         def time_of(index: int) -> int:
             return store_time(*self._real_from(index, end))
 
-        found = self._file_by_time(timestamp, boundary_type, end, min_offset, time_of)
-        if not found:
+        indexes = self._file_by_time(timestamp, boundary_type, end, min_offset, time_of)
+        if not indexes:
             return 0
         is_lower = boundary_type is BoundaryType.LOWER
-        floor, ceiling = max(found[0], min_offset), found[-1]
+        floor, ceiling = max(indexes[0], min_offset), indexes[-1]
         if time_of(ceiling) < timestamp:
             return ceiling + is_lower
         if time_of(floor) > timestamp:

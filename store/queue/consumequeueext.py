@@ -153,7 +153,7 @@ class ConsumeQueueExtFiles(MappedFileQueue):
 
     def read_many(self, addresses: NDArray[np.int64]) -> list[ExtUnit | None]:
         """``read`` for each of int64[n]; the addresses should be close together."""
-        found: list[ExtUnit | None] = [None] * len(addresses)
+        units: list[ExtUnit | None] = [None] * len(addresses)
         which = np.flatnonzero(addresses <= MAX_ADDR)
         offsets = addresses[which] - np.iinfo(np.int64).min
         starts = offsets // self.file_size * self.file_size
@@ -166,8 +166,8 @@ class ConsumeQueueExtFiles(MappedFileQueue):
             data = self._span(start, first, last)
             places = zip(which[in_file].tolist(), positions.tolist(), strict=True)
             for index, position in places:
-                found[index] = decode_unit(data, position - first)
-        return found
+                units[index] = decode_unit(data, position - first)
+        return units
 
     def _span(self, start: int, first: int, last: int) -> bytes:
         """Bytes of the file that starts at ``start``, from one unit's position to the end of

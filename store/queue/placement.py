@@ -10,11 +10,11 @@ from reput.store.log.status import Status
 from reput.store.queue.consumequeue import QueueKey, topic_directory
 
 
-def queue_offsets(found: Record, queue: QueueKey, enable_lmq: bool) -> list[int]:
+def queue_offsets(record: Record, queue: QueueKey, enable_lmq: bool) -> list[int]:
     """The offsets of a record in a queue, its own or a light one that its properties name. The
     properties may name a queue twice."""
-    queues = [(found.topic, found.queue_id, found.queue_offset)]
-    queues += light_queues(found, enable_lmq) or ()
+    queues = [(record.topic, record.queue_id, record.queue_offset)]
+    queues += light_queues(record, enable_lmq) or ()
     return [
         queue_offset
         for topic, queue_id, queue_offset in queues
@@ -22,9 +22,9 @@ def queue_offsets(found: Record, queue: QueueKey, enable_lmq: bool) -> list[int]
     ]
 
 
-def queue_offsets_of_any_setting(found: Record, queue: QueueKey) -> tuple[list[int], list[int]]:
+def queue_offsets_of_any_setting(record: Record, queue: QueueKey) -> tuple[list[int], list[int]]:
     """``queue_offsets`` without and with ``enableLmq``, since a queue may be from either."""
-    return queue_offsets(found, queue, False), queue_offsets(found, queue, True)
+    return queue_offsets(record, queue, False), queue_offsets(record, queue, True)
 
 
 def unit_queue_offset(
@@ -33,8 +33,8 @@ def unit_queue_offset(
     """The offset in a queue of the unit that the record at (physical offset, size) has there: the
     first, where its properties name the queue twice, since the second looks like a repetition. None
     where there is no such record, or it is not of that queue."""
-    found = log.record_at(physical_offset, size)
-    offsets = queue_offsets(found, queue, enable_lmq) if isinstance(found, Record) else ()
+    result = log.record_at(physical_offset, size)
+    offsets = queue_offsets(result, queue, enable_lmq) if isinstance(result, Record) else ()
     return offsets[0] if offsets else None
 
 
@@ -47,11 +47,11 @@ def count_units(log: CommitLog, queue: QueueKey, physical_offset: int, size: int
     """
     if not log.may_be_torn(physical_offset):
         return None
-    found = log.record_starting_at(physical_offset)
-    if isinstance(found, Record):
-        counts = map(len, queue_offsets_of_any_setting(found, queue))
-        return max(counts) if found.total_size == size else 0
-    if found.status in (Status.BLANK, Status.BAD_FILE_END):
+    result = log.record_starting_at(physical_offset)
+    if isinstance(result, Record):
+        counts = map(len, queue_offsets_of_any_setting(result, queue))
+        return max(counts) if result.total_size == size else 0
+    if result.status in (Status.BLANK, Status.BAD_FILE_END):
         return 0
     # a damaged record has its unit; no unit leads into another record
     return 0 if is_inside_a_record(log, physical_offset) else None

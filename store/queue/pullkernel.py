@@ -46,20 +46,20 @@ def pull_records(units, first, count, codes, max_count, max_bytes, limits, files
     second result is then the file's number; an address of 0 is not mapped.
     """
     log_start, log_end, file_size, memory_start = limits[0], limits[1], limits[2], limits[3]
-    taken, end, populated = 0, np.int64(0), np.int64(-1)
+    record_count, end, populated = 0, np.int64(0), np.int64(-1)
     for i in range(count):
         unit = (first + i) * CQ_STORE_UNIT_SIZE
         offset, size = i64(units, unit), i32(units, unit + SIZE_IN_UNIT)
         code = i64(units, unit + TAGS_CODE_IN_UNIT)
         if size == PRE_BLANK_SIZE or code <= MAX_ADDR:
             return UNUSUAL, 0, 0
-        if taken > 0:
+        if record_count > 0:
             total = end + size
-            if taken + 1 > max_count or total > max_bytes:
-                return i, taken, end
+            if record_count + 1 > max_count or total > max_bytes:
+                return i, record_count, end
             at = _IN_MEMORY if offset >= memory_start else _ON_DISK
-            if total > limits[at] or taken >= limits[at + 1]:
-                return i, taken, end
+            if total > limits[at] or record_count >= limits[at + 1]:
+                return i, record_count, end
         if len(codes) > 0 and not _is_among(codes, np.int64(np.int32(code))):
             continue
         if offset < log_start or offset + size > log_end:
@@ -89,17 +89,17 @@ def pull_records(units, first, count, codes, max_count, max_bytes, limits, files
         )
         if status != OK or stated != size:
             return UNUSUAL, 0, 0
-        taken += 1
+        record_count += 1
         end += size
-    return count, taken, end
+    return count, record_count, end
 
 
 @njit(inline="always")
 def _is_among(codes, code):
-    found = False
+    is_among = False
     for j in range(len(codes)):
-        found = found or codes[j] == code
-    return found
+        is_among = is_among or codes[j] == code
+    return is_among
 
 
 @njit(inline="always")

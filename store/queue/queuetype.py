@@ -46,7 +46,7 @@ def read_queue_types(root: Path) -> Mapping[bytes, str]:
 
     Raises StoreError if the file cannot be read or names another kind of queue.
     """
-    found = {}
+    kinds = {}
     for topic, config in read_topic_table(root).items():
         # a topic that was created before RocketMQ 5 has no attributes
         attributes = config.get("attributes") if isinstance(config, dict) else None
@@ -57,15 +57,17 @@ def read_queue_types(root: Path) -> Mapping[bytes, str]:
                 f"topic {escaped(topic.encode())} in {root / TOPICS_FILE} has "
                 f"{QUEUE_TYPE}={declared}; it must be {SIMPLE_CQ} or {BATCH_CQ}"
             )
-        found[topic.encode()] = declared
-    return found
+        kinds[topic.encode()] = declared
+    return kinds
 
 
-def batch_topics(declared: Mapping[bytes, str], known: frozenset[bytes]) -> frozenset[bytes]:
-    """The topics with batch queues: those declared so, and those of ``known``, which had them
-    before, that are not declared at all."""
-    found = {topic for topic, kind in declared.items() if kind == BATCH_CQ}
-    return frozenset(found | (known - declared.keys()))
+def batch_topics(
+    declared: Mapping[bytes, str], former_topics: frozenset[bytes]
+) -> frozenset[bytes]:
+    """The topics with batch queues: those declared so, and those of ``former_topics``, which had
+    them before, that are not declared at all."""
+    topics = {topic for topic, kind in declared.items() if kind == BATCH_CQ}
+    return frozenset(topics | (former_topics - declared.keys()))
 
 
 def find_batch_topics(root: Path, output: Path) -> frozenset[bytes]:
@@ -75,10 +77,10 @@ def find_batch_topics(root: Path, output: Path) -> frozenset[bytes]:
     """
     names = (directory.name for directory in _batch_directories(output))
     topics = (name.encode("utf-8", "surrogateescape") for name in names)
-    known = frozenset(topic for topic in topics if topic_directory(topic) is not None)
-    found = batch_topics(read_queue_types(root), known)
-    check_queue_types(root, output, found)
-    return found
+    former_topics = frozenset(topic for topic in topics if topic_directory(topic) is not None)
+    current_topics = batch_topics(read_queue_types(root), former_topics)
+    check_queue_types(root, output, current_topics)
+    return current_topics
 
 
 def check_queue_types(root: Path, output: Path, topics: frozenset[bytes]) -> None:
@@ -98,13 +100,13 @@ def check_queue_types(root: Path, output: Path, topics: frozenset[bytes]) -> Non
         if directory.name not in names
     ]
     if wrong:
-        topic, kind, directory, found = wrong[0]
+        topic, kind, directory, built_kind = wrong[0]
         name = escaped(topic.encode("utf-8", "surrogateescape"))
         chosen = [word for other, *_ in wrong for word in ("--topic", other)]
         command = command_line("rebuild", root, output, *chosen)
         raise StoreError(
             f"topic {name} has {QUEUE_TYPE}={kind} ({root / TOPICS_FILE}), but {directory} holds "
-            f"its queues as {found}; rebuild them: {command}"
+            f"its queues as {built_kind}; rebuild them: {command}"
         )
 
 

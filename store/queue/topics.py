@@ -25,32 +25,32 @@ def topics_with_queues(root: Path) -> set[str]:
 def known_topics(roots: Iterable[Path]) -> set[str]:
     """The topics with queues below some roots of stores and outputs, and those that a store there
     declares. Raises UsageError if a declaration cannot be read."""
-    found: set[str] = set()
+    topics: set[str] = set()
     for root in roots:
-        found |= topics_with_queues(root)
-        found.update(topic.decode() for topic in read_queue_types(root))
-    return found
+        topics |= topics_with_queues(root)
+        topics.update(topic.decode() for topic in read_queue_types(root))
+    return topics
 
 
 def check_topics(topics: Iterable[str], *roots: Path) -> None:
     """Raise UsageError for a topic that none of the roots knows; the first is the store's, the last
     that of its queues."""
-    known = known_topics(roots)
+    names = known_topics(roots)
     for topic in topics:
-        if topic not in known:
+        if topic not in names:
             place = " or ".join(dict.fromkeys(map(str, roots)))
             hint = f"{command_line('status', roots[0], roots[-1])} lists the topics"
-            if not known:
+            if not names:
                 hint = "build queues with reput run, or give the `output=` that has them"
             raise UsageError(
                 f"no topic {_shown(topic)} in {place}: it has no queues there and is not in "
-                f"{TOPICS_FILE}{near_topics(topic, known)}; {hint}"
+                f"{TOPICS_FILE}{near_topics(topic, names)}; {hint}"
             )
 
 
-def near_topics(topic: str, known: Collection[str]) -> str:
+def near_topics(topic: str, names: Collection[str]) -> str:
     """The part of an error that names the topics that may have been meant; empty without one."""
-    near = difflib.get_close_matches(topic, known, _NEAR_COUNT, _NEAR_ENOUGH)
+    near = difflib.get_close_matches(topic, names, _NEAR_COUNT, _NEAR_ENOUGH)
     return f" (did you mean {' or '.join(map(_shown, near))}?)" if near else ""
 
 

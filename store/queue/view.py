@@ -73,7 +73,7 @@ class UnitColumns:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def taken(self, which: NDArray[np.bool_] | slice) -> UnitColumns:
+    def select(self, which: NDArray[np.bool_] | slice) -> UnitColumns:
         """The selected units."""
         return UnitColumns(
             self.queue_offsets[which],
@@ -128,8 +128,8 @@ class QueueView(ABC):
         none, but -1 for a batch queue without units."""
         log_min_offset = self._log.min_offset
         if self._known_min is None or self._known_min[0] != log_min_offset:
-            found = self.files.min_offset_in_queue(self._end, log_min_offset)
-            self._known_min = log_min_offset, found
+            offset = self.files.min_offset_in_queue(self._end, log_min_offset)
+            self._known_min = log_min_offset, offset
         return self._known_min[1]
 
     def is_gone(self, offset: int) -> bool:
@@ -163,8 +163,8 @@ class QueueView(ABC):
         where its unit is gone. Blank units before ``offset`` are passed, some thousand at most."""
         index = self.unit_from(offset) - 1
         first = max(self.first_unit, index - UNITS_PER_READ)
-        found = self.files.real_unit_up_to(index, first)
-        return None if found is None else (int(found[1]["offset"]), int(found[1]["size"]))
+        entry = self.files.real_unit_up_to(index, first)
+        return None if entry is None else (int(entry[1]["offset"]), int(entry[1]["size"]))
 
     def first_at(self, physical_offset: int) -> int:
         """Queue offset of the first message that lies at a physical offset or beyond it; the max
@@ -172,11 +172,11 @@ class QueueView(ABC):
         low, high = self.first_unit, self.end_unit
         while low < high:
             middle = (low + high) // 2
-            found = self.files.real_unit_up_to(middle, low)
-            if found is None or found[1]["offset"] < physical_offset:
+            entry = self.files.real_unit_up_to(middle, low)
+            if entry is None or entry[1]["offset"] < physical_offset:
                 low = middle + 1
             else:
-                high = found[0]
+                high = entry[0]
         return self.offset_of(low)
 
     def units_from(self, offset: int, count: int) -> Iterator[CqUnit] | None:
@@ -211,7 +211,7 @@ class QueueView(ABC):
             units["size"].astype(np.int32),
             units["tags_code"].astype(np.int64),
         )
-        return columns.taken(columns.sizes != PRE_BLANK_SIZE)
+        return columns.select(columns.sizes != PRE_BLANK_SIZE)
 
     def with_ext(self, columns: UnitColumns) -> UnitColumns:
         """The same units with their ext units, and those units' tags codes."""
@@ -295,10 +295,10 @@ class ConsumeQueueView(QueueView):
         codes = columns.tags_codes
         if not (codes <= MAX_ADDR).any():
             return columns
-        found = self._ext.read_many(codes)
-        stored = zip(found, codes.tolist(), strict=True)
+        ext_units = self._ext.read_many(codes)
+        stored = zip(ext_units, codes.tolist(), strict=True)
         codes = np.array([unit.tags_code if unit else code for unit, code in stored], np.int64)
-        return replace(columns, tags_codes=codes, ext=np.array([*found, None], np.object_)[:-1])
+        return replace(columns, tags_codes=codes, ext=np.array([*ext_units, None], np.object_)[:-1])
 
     def unit_from(self, offset: int) -> int:
         """See QueueView."""
@@ -396,8 +396,10 @@ def queue_root(output: Path, is_batch: bool) -> Path:
 
 def list_all_queues(output: Path) -> list[tuple[QueueKey, bool]]:
     """Every queue of both kinds, sorted, and whether it is a batch queue."""
-    found = [(key, kind) for kind in (False, True) for key in list_queues(queue_root(output, kind))]
-    return sorted(found, key=lambda each: (each[0].topic, each[0].queue_id))
+    queues = [
+        (key, kind) for kind in (False, True) for key in list_queues(queue_root(output, kind))
+    ]
+    return sorted(queues, key=lambda each: (each[0].topic, each[0].queue_id))
 
 
 def open_all_queues(

@@ -198,12 +198,12 @@ def decode_units(
         file_end = offset + size + record.END_FILE_MIN_BLANK_LENGTH
         status = statuses[unit]
         if status == OK:
-            status, found = _decode_row(
+            status, record_size = _decode_row(
                 buf, pos + available[unit], pos, offset - pos, file_end,
                 verify_crc, crc_tables, delay_levels_ms, find_names,
                 row + index, index, numbers, slices,
             )  # fmt: skip
-            if status == OK and found != size:
+            if status == OK and record_size != size:
                 status = np.int64(BAD_SIZE)
         if status != OK:
             put_damaged(row + index, index, offset, size, status, numbers, slices)
@@ -415,9 +415,9 @@ def split_properties(
         pos, end = slices[index, PROPERTIES], slices[index, PROPERTIES + 1]
         first = pair
         plain = _is_sound(buf, pos, end)
-        block, found = pos - BLOCK, NONE_FOUND
+        block, ends = pos - BLOCK, NONE_FOUND
         while plain and pos < end:
-            stop, block, found = next_end(buf, end, block, found)
+            stop, block, ends = next_end(buf, end, block, ends)
             middle = find_byte(buf, pos, stop, 1)
             if middle > pos and middle + 1 < stop:
                 name_at, value_at = np.int64(name_offsets[pair]), np.int64(value_offsets[pair])

@@ -64,13 +64,13 @@ def read_rows(
         builder.take(window.data, count)
         return status, pos
 
-    for _, found in decode_windows(log, start, end, decode, fail_on_data_loss):
-        if isinstance(found, BadRange):
+    for _, outcome in decode_windows(log, start, end, decode, fail_on_data_loss):
+        if isinstance(outcome, BadRange):
             if fail_on_corrupt:
-                raise loss_error(log, found)
+                raise loss_error(log, outcome)
             if losses is not None:
-                losses.add(found)
-            builder.add_damaged(found.start, found.end - found.start, found.status)
+                losses.add(outcome)
+            builder.add_damaged(outcome.start, outcome.end - outcome.start, outcome.status)
         if builder.is_full:
             yield from builder.batches()
     yield from builder.batches()
@@ -109,11 +109,11 @@ def without_internal(batch: pa.RecordBatch, form: RowForm) -> pa.RecordBatch:
     """The rows that are wanted among those of a marked schema: all but internal records."""
     if form.include_internal or not batch.column(INTERNAL.name).true_count:
         return batch
-    wanted = pc.invert(batch.column(INTERNAL.name))
+    mask = pc.invert(batch.column(INTERNAL.name))
     if form.named_topics:
         named = pa.array(sorted(form.named_topics), pa.string())
-        wanted = pc.or_(wanted, pc.is_in(batch.column("topic"), named))
-    return batch.filter(wanted)
+        mask = pc.or_(mask, pc.is_in(batch.column("topic"), named))
+    return batch.filter(mask)
 
 
 def rows_at(
@@ -173,7 +173,7 @@ class _Units:
         # index 0 means no file
         self._starts = np.array([-1, *(segment.start for segment in self._segments)], np.int64)
         self._descriptors = np.full(len(self._starts), -1, np.int32)
-        self._held: list[OpenFile] = []
+        self._open_files: list[OpenFile] = []
         self._files = np.searchsorted(self._starts, self.offsets, "right") - 1
         self.statuses = np.full(len(self.offsets), int(Status.OK), np.int64)
         sound = (self.sizes >= record.MIN_RECORD_LENGTH) & (self.sizes <= record.MAX_RECORD_LENGTH)
@@ -206,14 +206,14 @@ class _Units:
         for file in np.unique(pieces[:, rowkernel.PIECE_FILE]).tolist():
             if self._descriptors[file] < 0:
                 with suppress(OSError):
-                    self._held.append(self._log.open_file(self._segments[file - 1]))
-                    self._descriptors[file] = self._held[-1].fd
+                    self._open_files.append(self._log.open_file(self._segments[file - 1]))
+                    self._descriptors[file] = self._open_files[-1].fd
 
     def _read_again(self, piece: NDArray[np.int64], units: slice) -> None:
         """Read a partly read piece again: its units get the available bytes, or this raises."""
         offset, start, size, _ = piece.tolist()
-        found = self._log.read_into(offset, self.data.data[start : start + size])
+        byte_count = self._log.read_into(offset, self.data.data[start : start + size])
         positions = self.positions[units]
-        left = np.clip(start + found - positions, 0, self.sizes[units])
+        left = np.clip(start + byte_count - positions, 0, self.sizes[units])
         affected = (positions >= start) & (positions < start + size)
         self.available[units] = np.where(affected, left, self.available[units])

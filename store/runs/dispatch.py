@@ -207,12 +207,12 @@ class DispatchBatch:
         """(topic, queue id) -> its runs, in log order, without messages before the physical offset
         at which a topic begins."""
         begins = {topic.encode(): offset for topic, offset in (topic_begins or {}).items()}
-        found: dict[tuple[bytes, int], list[Run]] = {}
+        queue_runs: dict[tuple[bytes, int], list[Run]] = {}
         for each in self.runs:
             run = each.since(begins[each.topic]) if each.topic in begins else each
             if run is not None:
-                found.setdefault((run.topic, run.queue_id), []).append(run)
-        return found
+                queue_runs.setdefault((run.topic, run.queue_id), []).append(run)
+        return queue_runs
 
     @property
     def last_store_timestamp(self) -> int:

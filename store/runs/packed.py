@@ -259,8 +259,8 @@ def _values(column: pa.Array) -> Sequence[memoryview | None]:
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
     view = memoryview(data or b"")
-    found = [view[low:high] for low, high in pairwise(bounds.tolist())]
+    values = [view[low:high] for low, high in pairwise(bounds.tolist())]
     if not column.null_count:
-        return found
+        return values
     are_valid = column.is_valid().to_pylist()
-    return [value if valid else None for value, valid in zip(found, are_valid, strict=True)]
+    return [value if valid else None for value, valid in zip(values, are_valid, strict=True)]

@@ -75,11 +75,11 @@ class PackedChunk:
 class _Chunk:
     """Arrays that ``scan_records`` fills; reused for every chunk of a partition."""
 
-    def __init__(self, record_count: int, wanted: Wanted) -> None:
+    def __init__(self, record_count: int, extras: Wanted) -> None:
         """``record_count`` is the upper limit; memory is touched only as records come."""
         record_count = min(record_count, MAX_CHUNK_RECORDS)
         self.capacity = min(record_count, CHUNK_RECORDS)
-        if wanted.multi_dispatch:
+        if extras.multi_dispatch:
             self.capacity = max(self.capacity, MIN_LIST_ROOM)
             record_count = max(record_count, self.capacity)
         run_count = min(record_count, CHUNK_RUNS)
@@ -92,19 +92,19 @@ class _Chunk:
         self.arena = np.empty(_ARENA_BYTES, np.uint8)
         self.slots = np.full(2 * run_count, -1, np.int32)
         self.details = self.keys = self.unusable = None
-        if wanted.details:
+        if extras.details:
             self.details = (
                 np.empty(record_count, np.int64),
                 np.empty(record_count, np.int64),
                 np.empty(record_count, np.int16),
                 np.empty(record_count, np.uint8),
             )
-        if wanted.index:
+        if extras.index:
             keys = max(KEYS_PER_RECORD * self.capacity, MIN_LIST_ROOM)
             self.keys = (
                 np.empty(keys, np.int64), np.empty(keys, np.int32), np.empty(keys, np.int64)
             )  # fmt: skip
-        if wanted.multi_dispatch:
+        if extras.multi_dispatch:
             self.unusable = np.empty((_UNUSABLE_ROOM, 2), np.int64)
         self.state = np.zeros(scankernel.STATE_FIELDS, np.int64)
         self.state[scankernel.STATE_LAST_RECORD] = -1
@@ -190,7 +190,7 @@ def scan(
     delay_levels_ms: tuple[int, ...] = record.DEFAULT_DELAY_LEVELS_MS,
     verify_crc: bool = False,
     fail_on_data_loss: bool = True,
-    wanted: Wanted = UNITS_ONLY,
+    extras: Wanted = UNITS_ONLY,
     reached: Callable[[int], None] = lambda _: None,
 ) -> Iterator[PackedChunk | BadRange | ScannedRange]:
     """Parse [start, end) of the log; both bounds are record or file starts.
@@ -201,8 +201,8 @@ def scan(
     raises CommitLogDataLossError, or gives a BadRange without ``fail_on_data_loss``.
     """
     levels = np.array(delay_levels_ms, np.int64)
-    batch_topics = _joined(sorted(wanted.batch_topics))
-    chunk = _Chunk((end - start) // record.MIN_RECORD_LENGTH + 1, wanted)
+    batch_topics = _joined(sorted(extras.batch_topics))
+    chunk = _Chunk((end - start) // record.MIN_RECORD_LENGTH + 1, extras)
     message_count, unit_count, offset = 0, 0, start
 
     def decode(window: Window, segment: Segment, pos: int, stop: int) -> tuple[int, int]:
@@ -213,20 +213,20 @@ def scan(
         status, pos, window.base, window.length = scankernel.scan_file(
             file.fd, segment.start, READS_PER_CALL, window.data, window.length,
             window.base, segment.start + log.file_size, pos, stop, verify_crc, CRC_TABLES, levels,
-            chunk.out(), chunk.state, chunk.details, chunk.keys, wanted.index_tags or None,
-            chunk.unusable, wanted.lmq, batch_topics,
+            chunk.out(), chunk.state, chunk.details, chunk.keys, extras.index_tags or None,
+            chunk.unusable, extras.lmq, batch_topics,
         )  # fmt: skip
         message_count += _message_count(chunk) - before
         unit_count += int(chunk.state[scankernel.STATE_COUNT]) - units_before
         return status, pos
 
-    for offset, found in decode_windows(log, start, end, decode, fail_on_data_loss):
+    for offset, outcome in decode_windows(log, start, end, decode, fail_on_data_loss):
         reached(offset)
-        if isinstance(found, BadRange):
+        if isinstance(outcome, BadRange):
             if (packed := chunk.pack()) is not None:
                 yield packed
-            yield found
-        elif found is Status.FULL and not chunk.grow():
+            yield outcome
+        elif outcome is Status.FULL and not chunk.grow():
             packed = chunk.pack()
             if packed is None:
                 raise AssertionError("one record does not fit into an empty chunk")
@@ -237,7 +237,7 @@ def scan(
     if packed is not None:
         yield packed
     last_record_offset = int(chunk.state[scankernel.STATE_LAST_RECORD])
-    settings = BatchSettings(wanted.batch_topics, delay_levels_ms)
+    settings = BatchSettings(extras.batch_topics, delay_levels_ms)
     yield ScannedRange(start, offset, end, message_count, last_record_offset, settings, unit_count)
 
 
@@ -310,7 +310,7 @@ def assemble(
         start=scanned[0].start,
         end=scanned[-1].end,
         runs=sorted(runs, key=lambda run: run.first_physical_offset),
-        bad=sorted(bad, key=lambda found: found.start),
+        bad=sorted(bad, key=lambda loss: loss.start),
         message_count=sum(part.message_count for part in scanned),
         last_record_offset=max(part.last_record_offset for part in scanned),
         index_entries=sorted(index_entries, key=lambda entries: entries.first_physical_offset),
@@ -326,7 +326,7 @@ def scan_in_one_piece(
     *,
     delay_levels_ms: tuple[int, ...],
     verify_crc: bool,
-    wanted: Wanted = UNITS_ONLY,
+    extras: Wanted = UNITS_ONLY,
 ) -> DispatchBatch | None:
     """Scan the batch [start, end) here without splits; missing files give bad ranges."""
 
@@ -334,7 +334,7 @@ def scan_in_one_piece(
         for item in scan(
             log, start, end,
             delay_levels_ms=delay_levels_ms, verify_crc=verify_crc, fail_on_data_loss=False,
-            wanted=wanted,
+            extras=extras,
         ):  # fmt: skip
             if isinstance(item, PackedChunk):
                 yield from runs_of(item)

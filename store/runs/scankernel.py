@@ -452,8 +452,8 @@ def scan_file(
         if status != NEED_MORE or reads == 0:
             return status, pos, base, length
         before, base, pos = base + length, base + pos, np.int64(0)
-        wanted = min(len(buf), file_end - base)
-        length = max(read_bytes(fd, base - file_start, buf, 0, wanted), np.int64(0))
+        size = min(len(buf), file_end - base)
+        length = max(read_bytes(fd, base - file_start, buf, 0, size), np.int64(0))
         if base + length <= before:
             return NEED_MORE, pos, base, length
         reads -= 1

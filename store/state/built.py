@@ -114,12 +114,12 @@ def _named(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_field(values: Mapping[str, Any]) -> dict[str, Any]:
-    found = {_FIELDS[name]: value for name, value in values.items()}
-    if "on_queue_gap" in found:
-        found["on_queue_gap"] = OnQueueGap(found["on_queue_gap"])
-    if "message_delay_levels_ms" in found:
-        found["message_delay_levels_ms"] = tuple(found["message_delay_levels_ms"])
-    return found
+    settings = {_FIELDS[name]: value for name, value in values.items()}
+    if "on_queue_gap" in settings:
+        settings["on_queue_gap"] = OnQueueGap(settings["on_queue_gap"])
+    if "message_delay_levels_ms" in settings:
+        settings["message_delay_levels_ms"] = tuple(settings["message_delay_levels_ms"])
+    return settings
 
 
 def read_build_record(output: Path) -> BuildRecord | None:
@@ -153,7 +153,7 @@ def settings_of(
     if (size := flags.get("mapped_file_size_consume_queue")) is not None:
         flags["mapped_file_size_consume_queue"] = rounded_file_size(size)
     record = read_build_record(output)
-    known = recognised_settings(output, given) if record is None else record.settings
+    output_values = recognised_settings(output, given) if record is None else record.settings
     overruled = {} if record is None else record.stated
     values = {}
     for setting in SETTINGS:
@@ -164,14 +164,14 @@ def settings_of(
         value = getattr(given, field)
         if field in flags:
             value = flags[field]
-        elif field in known and not is_stated:
-            value = known[field]
-        if value != known.get(field, value) and not _may_change(
-            setting, known[field], output, replaced
+        elif field in output_values and not is_stated:
+            value = output_values[field]
+        if value != output_values.get(field, value) and not _may_change(
+            setting, output_values[field], output, replaced
         ):
             stated = f"{setting.name} in {given.property_file}"
             source = f"`{field}=`" if field in flags else stated
-            error = _contradiction(setting, known[field], value, output, source)
+            error = _contradiction(setting, output_values[field], value, output, source)
             with closing(given.open_log()) as log:
                 try:
                     watermark_of_output(output, given.root, log)
@@ -218,10 +218,10 @@ def record_build(output: Path, settings: StoreSettings) -> None:
 
     Only the owner of the output may call it. Raises OutputError.
     """
-    record, found = BuildRecord.of(settings), read_build_record(output)
-    if found == record:
+    record, stored_record = BuildRecord.of(settings), read_build_record(output)
+    if stored_record == record:
         return
-    if found is None and any(_is_there(output / kind) for kind in _DIRECTORIES):
+    if stored_record is None and any(_is_there(output / kind) for kind in _DIRECTORIES):
         shown = recognised_settings(output, settings)
         texts = [f"{_NAMES[field]}={_shown(value)}" for field, value in shown.items()]
         logger.info(

@@ -70,8 +70,8 @@ def read_committed(root: Path) -> Offsets | None:
     It takes no lock; another process may write meanwhile. Raises StoreError for a file or journal
     that cannot be used.
     """
-    found = _read(root)
-    return None if found is None else found.offsets
+    state = _read(root)
+    return None if state is None else state.offsets
 
 
 def first_position(committed: Mapping[int, int], asked: int, earliest: int) -> int:
@@ -102,7 +102,7 @@ class ConsumerOffsetFile:
         self._current: Journal | None = None
         """The journal that commits are appended to. It is None until the first ``replace``, unless
         a journal that was found belongs to the file."""
-        self._held = ExitStack()
+        self._resources = ExitStack()
         self._has_commits = False
         self._counter = 0
         """The counter of the file's dataVersion, which only grows."""
@@ -114,23 +114,23 @@ class ConsumerOffsetFile:
         first, second = self._journal_paths
         fsops.make_directories(first.parent, self._output)
         fsops.make_directories(self._path.parent, self._output)
-        with ExitStack() as held:
-            found = lock(first, shared=self._shared)
-            if found is None:
+        with ExitStack() as resources:
+            file_lock = lock(first, shared=self._shared)
+            if file_lock is None:
                 raise OwnershipError(
                     f"{self._path} is written by another process, which holds {first}; "
                     "stop that server, command or consumer, or move offsets through the server"
                 )
-            held.enter_context(found)
+            resources.enter_context(file_lock)
             fd = fsops.open_for_writing(second)
-            held.callback(os.close, fd)
+            resources.callback(os.close, fd)
             fsops.sync_directory(first.parent)
-            self._journals = [Journal(found.fd, first), Journal(fd, second)]
-            self._held = held.pop_all()
+            self._journals = [Journal(file_lock.fd, first), Journal(fd, second)]
+            self._resources = resources.pop_all()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._held.close()
+        self._resources.close()
 
     def load(self, seed: Path) -> Offsets:
         """Return the committed offsets: the output's, or those below ``seed`` if it has none yet.
@@ -138,14 +138,14 @@ class ConsumerOffsetFile:
         Call ``replace`` with them before the first ``append``. Raises StoreError.
         """
         own = _read(self._output)
-        found = own or _read(seed) or _Found({}, 0)
-        self._counter = found.counter
+        state = own or _read(seed) or _FileState({}, 0)
+        self._counter = state.counter
         self._current, self._has_commits = None, False
         for number, lines in own.journals if own else ():
             self._current = self._journals[number]
             self._current.size = lines.size
             self._has_commits = self._has_commits or bool(lines.commits)
-        return found.offsets
+        return state.offsets
 
     @property
     def has_commits(self) -> bool:
@@ -254,10 +254,10 @@ class SharedConsumerOffsetFile:
 
     def __exit__(self, *_error: object) -> None:
         """Write the journals' commits into the file, since a broker reads only that."""
-        with ExitStack() as held:
-            held.push(self._file)
+        with ExitStack() as resources:
+            resources.push(self._file)
             check_no_broker(self._output, self._seed)
-            held.enter_context(self.turn())
+            resources.enter_context(self.turn())
             offsets = self._file.load(self._seed)
             if self._file.has_commits:
                 self._file.replace(offsets, 0)
@@ -285,12 +285,12 @@ class SharedConsumerOffsetFile:
 
     def turn(self) -> HeldLock:
         """Wait for the turn to write, and hold it for a ``with`` block."""
-        found = lock(self._output / TURN_LOCK_FILE, patience=None)
-        assert found is not None  # without a limit of patience, a lock is always got
-        return found
+        turn_lock = lock(self._output / TURN_LOCK_FILE, patience=None)
+        assert turn_lock is not None  # without a limit of patience, a lock is always got
+        return turn_lock
 
 
-class _Found(NamedTuple):
+class _FileState(NamedTuple):
     """The offsets of a file and its journals."""
 
     offsets: Offsets
@@ -299,7 +299,7 @@ class _Found(NamedTuple):
     """The journals that belong to the file, by their numbers, in the order of their lines."""
 
 
-def _read(root: Path) -> _Found | None:
+def _read(root: Path) -> _FileState | None:
     """Read the file below ``root``, and apply its journals.
 
     The journals are read first: if the file is replaced meanwhile, the new one has their commits.
@@ -314,7 +314,7 @@ def _read(root: Path) -> _Found | None:
     try:
         if not data or not applied:
             document = configjson.read(path)
-            return None if document is None else _Found(*_parse(document))
+            return None if document is None else _FileState(*_parse(document))
         offsets, counter = _parse(configjson.parse(data.decode()))
         for entry in (commit for _, lines in applied for commit in lines.commits):
             for key, queues in _parse_table(entry).items():
@@ -324,13 +324,13 @@ def _read(root: Path) -> _Found | None:
             f"cannot use {path}: {error}; restore the file from {path.name}"
             f"{BACKUP_SUFFIX} or from a copy"
         ) from error
-    return _Found(offsets, counter, applied)
+    return _FileState(offsets, counter, applied)
 
 
 def _parse(document: object) -> tuple[Offsets, int]:
-    found = _mapping(document)
-    counter = _mapping(found.get("dataVersion") or {}).get("counter", 0)
-    offsets = _parse_table(found.get("offsetTable") or {})
+    fields = _mapping(document)
+    counter = _mapping(fields.get("dataVersion") or {}).get("counter", 0)
+    offsets = _parse_table(fields.get("offsetTable") or {})
     return offsets, counter if type(counter) is int else 0
 
 
@@ -340,11 +340,11 @@ def _parse_table(table: object) -> Offsets:
         topic, _, group = key.partition(TOPIC_GROUP_SEPARATOR)
         if not (topic and group):
             raise ValueError(f"the key {key!r} of offsetTable is not TOPIC@GROUP")
-        found = offsets[TopicGroup(topic, group)] = {}
+        offset_of = offsets[TopicGroup(topic, group)] = {}
         for queue_id, offset in _mapping(queues).items():
             if type(offset) is not int:
                 raise ValueError(f"the offset of {key} in queue {queue_id} is {offset!r}")
-            found[int(queue_id)] = offset
+            offset_of[int(queue_id)] = offset
     return offsets
 
 

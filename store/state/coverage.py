@@ -190,66 +190,66 @@ class _Check:
         start = segment.start
         if start < at:
             start = min(next(record_starts(self._log, [at])), reach)
-        found = self.uncovered(start, reach)
-        if not found.bytes:
-            return found
+        messages = self.uncovered(start, reach)
+        if not messages.bytes:
+            return messages
         end = min(self._ends[key] for key in self._suspected)
         if reach - end <= MAX_COUNTED:
             return self.uncovered(max(end, self._log.min_offset), reach)
         # a body may hold what looks like records: the walk ends at the one that contains the start
         sound = walk(self._log, Window(self._log), segment.start, start).offset
         if sound != start:
-            found = self.uncovered(sound, reach)
-        return replace(found, messages=None) if found.bytes else found
+            messages = self.uncovered(sound, reach)
+        return replace(messages, messages=None) if messages.bytes else messages
 
     def uncovered(self, start: int, end: int) -> Messages:
         """The messages of [start, end) that are in no queue; ``start`` is a record's."""
         size, count, first = 0, 0, None
         stop = at = min(end, start + MAX_COUNTED)
-        for found in records(
+        for record in records(
             self._log, start, stop,
             verify_crc=self._settings.verify_crc, fail_on_data_loss=False,
         ):  # fmt: skip
-            if not isinstance(found, Record) or found.physical_offset + found.total_size > end:
+            if not isinstance(record, Record) or record.physical_offset + record.total_size > end:
                 continue
-            at = max(at, found.physical_offset + found.total_size)
-            if self._is_uncovered(found):
-                size, count = size + found.total_size, count + 1
-                first = found.physical_offset if first is None else first
+            at = max(at, record.physical_offset + record.total_size)
+            if self._is_uncovered(record):
+                size, count = size + record.total_size, count + 1
+                first = record.physical_offset if first is None else first
         if stop == end:
             return Messages(size, count, first)
         return Messages(size + end - at, None, at if first is None else first)
 
-    def _is_uncovered(self, found: Record) -> bool:
-        if not found.dispatched_to_queue:
+    def _is_uncovered(self, record: Record) -> bool:
+        if not record.dispatched_to_queue:
             return False
-        queues = [(found.topic, found.queue_id, found.queue_offset)]
+        queues = [(record.topic, record.queue_id, record.queue_offset)]
         if self._settings.enable_multi_dispatch:
-            queues += light_queues(found, self._settings.enable_lmq) or ()
+            queues += light_queues(record, self._settings.enable_lmq) or ()
         for topic, queue_id, queue_offset in queues:
             name = topic_directory(topic)
             if name is None or queue_id < 0 or queue_offset < 0:
                 continue  # the ledger has it
             key = QueueKey(name, queue_id)
-            if self._takes(key) and self._lacks(key, found, queue_offset):
+            if self._takes(key) and self._lacks(key, record, queue_offset):
                 return True
             if isinstance(self._views.get(key), BatchConsumeQueueView):
                 return False  # its messages go into no light queue
         return False
 
-    def _lacks(self, key: QueueKey, found: Record, queue_offset: int) -> bool:
+    def _lacks(self, key: QueueKey, record: Record, queue_offset: int) -> bool:
         queue = self._view(key)
-        if self._has_unit(key, queue, found, queue_offset):
+        if self._has_unit(key, queue, record, queue_offset):
             return False
         if key not in self._suspected:
             # whoever builds the queues may have written the unit since this one was looked at
             self._suspected.add(key)
             self._follow(key, queue)
-        return not self._has_unit(key, queue, found, queue_offset)
+        return not self._has_unit(key, queue, record, queue_offset)
 
-    def _has_unit(self, key: QueueKey, queue: QueueView, found: Record, queue_offset: int) -> bool:
+    def _has_unit(self, key: QueueKey, queue: QueueView, record: Record, queue_offset: int) -> bool:
         """Whether a message has its unit, or gets none because its place is taken."""
-        if found.physical_offset < self._ends[key]:
+        if record.physical_offset < self._ends[key]:
             return True
         is_batch = isinstance(queue, BatchConsumeQueueView)
         return not is_batch and 0 < queue_offset < queue.max_offset

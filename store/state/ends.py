@@ -77,14 +77,14 @@ class Ends:
         """Decode the result of ``encode``; None for anything else."""
         head, _, lines = data.partition(b"\n")
         try:
-            found = jsontext.parse(head)
-            if found["version"] != VERSION or found["crc32"] != zlib.crc32(lines):
+            fields = jsontext.parse(head)
+            if fields["version"] != VERSION or fields["crc32"] != zlib.crc32(lines):
                 return None
             entries = {}
             for line in lines.decode().split("\n")[:-1]:
                 kind, name, queue_id, end, offset = line.split("\t")
                 entries[EntryName(kind, name, int(queue_id))] = EntryEnd(int(end), int(offset))
-            return cls(str(found["store_id"]), int(found["end"]), entries)
+            return cls(str(fields["store_id"]), int(fields["end"]), entries)
         except (ValueError, KeyError, TypeError):
             return None
 

@@ -54,10 +54,10 @@ def parse_evidence(text: object) -> Evidence | None:
     """Parse what ``evidence_text`` wrote; return None for anything else."""
     if not isinstance(text, str):
         return None
-    found = [_RECORD.fullmatch(part) for part in text.split(" ")] if text else []
-    records = tuple(PassedRecord(int(m[1]), int(m[2]), int(m[3], 16)) for m in found if m)
+    matches = [_RECORD.fullmatch(part) for part in text.split(" ")] if text else []
+    records = tuple(PassedRecord(int(m[1]), int(m[2]), int(m[3], 16)) for m in matches if m)
     offsets = [each.offset for each in records]
-    is_whole = len(records) == len(found) and offsets == sorted(set(offsets), reverse=True)
+    is_whole = len(records) == len(matches) and offsets == sorted(set(offsets), reverse=True)
     return records if is_whole else None
 
 
@@ -70,11 +70,13 @@ def _checksum(log: CommitLog, offset: int, size: int) -> int | None:
     return zlib.crc32(data) if len(data) == min(size, 2 * edge) else None
 
 
-def evidence_before(log: CommitLog, begin: int, end: int, known: Evidence = ()) -> Evidence:
+def evidence_before(
+    log: CommitLog, begin: int, end: int, former_evidence: Evidence = ()
+) -> Evidence:
     """Return the evidence for the position ``end``, which is a record or file start.
 
-    ``known`` is that of ``begin``, an earlier position. No more than the last file and a half of
-    [begin, end) is walked.
+    ``former_evidence`` is that of ``begin``, an earlier position. No more than the last file and a
+    half of [begin, end) is walked.
     """
     places: list[tuple[int, int]] = []
     segment = log.segment_at(end - log.file_size // 2) or log.segment_at(end - 1)
@@ -86,21 +88,21 @@ def evidence_before(log: CommitLog, begin: int, end: int, known: Evidence = ()) 
             at = hop.offset
             if hop.last_record_offset >= 0:
                 places += _record_at(log, hop.last_record_offset)
-    return evidence_of(log, places, end, known)
+    return evidence_of(log, places, end, former_evidence)
 
 
 def evidence_of(
-    log: CommitLog, places: Iterable[tuple[int, int]], end: int, known: Evidence = ()
+    log: CommitLog, places: Iterable[tuple[int, int]], end: int, former_evidence: Evidence = ()
 ) -> Evidence:
     """Return the evidence for the position ``end``: records at ``places`` (physical offset, size),
-    those of ``known`` that the log still has, and the first ones of earlier files, which are found
-    without a walk."""
-    found = [each for each in known if each.offset >= log.min_offset]
+    those of ``former_evidence`` that the log still has, and the first ones of earlier files, which
+    are found without a walk."""
+    records = [each for each in former_evidence if each.offset >= log.min_offset]
     for offset, size in (*places, *_first_records(log, end)):
         crc = _checksum(log, offset, size)
         if crc is not None and offset + size <= end:
-            found.append(PassedRecord(offset, size, crc))
-    return _thinned(found, end)
+            records.append(PassedRecord(offset, size, crc))
+    return _thinned(records, end)
 
 
 def _first_records(log: CommitLog, end: int) -> Iterator[tuple[int, int]]:
@@ -115,9 +117,9 @@ def _first_records(log: CommitLog, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _record_at(log: CommitLog, offset: int) -> Iterator[tuple[int, int]]:
-    found = log.record_starting_at(offset)
-    if isinstance(found, Record):
-        yield offset, found.total_size
+    record = log.record_starting_at(offset)
+    if isinstance(record, Record):
+        yield offset, record.total_size
 
 
 def _thinned(records: Iterable[PassedRecord], end: int) -> Evidence:

@@ -68,15 +68,17 @@ class GroupMember:
         self._directory = output / GROUPS_DIRECTORY / group
         self._members = self._directory / MEMBERS_DIRECTORY
         self._member = member
-        self._held = ExitStack()
+        self._resources = ExitStack()
 
     def __enter__(self) -> Self:
         """Join. Raises OwnershipError if the client id is taken or a process has the group alone,
         UsageError if a member allocates queues by another strategy."""
         fsops.make_directories(self._members, self._output)
-        with ExitStack() as held:
-            held.enter_context(_entered(self._directory, self._group, shared=True, patience=0.0))
-            held.enter_context(self._registered())
+        with ExitStack() as resources:
+            resources.enter_context(
+                _entered(self._directory, self._group, shared=True, patience=0.0)
+            )
+            resources.enter_context(self._registered())
             for other in self.members():
                 # of two that join at once, at least one sees the other
                 if other.strategy != self._member.strategy:
@@ -85,48 +87,48 @@ class GroupMember:
                         f"{other.strategy}, not by {self._member.strategy}; use one strategy in "
                         "all members, or some queues would have none"
                     )
-            self._held = held.pop_all()
+            self._resources = resources.pop_all()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._held.close()
+        self._resources.close()
 
     def _registered(self) -> ExitStack:
         """Write the member's own file and hold its lock; the result removes the file when it is
         closed."""
         path = self._members / self._member.client_id
         while True:
-            held = lock(path, patience=PATIENCE_SECONDS)
-            if held is None:
+            member_lock = lock(path, patience=PATIENCE_SECONDS)
+            if member_lock is None:
                 raise OwnershipError(
                     f"group {self._group} has a member {self._member.client_id} already, which "
                     f"holds {path}; give each member an id of its own"
                 )
-            if _is_at(held.fd, path):
+            if _is_at(member_lock.fd, path):
                 break
             # another member has removed the new file, as if it were that of a dead member
-            held.release()
+            member_lock.release()
         registered = ExitStack()
-        registered.enter_context(held)
+        registered.enter_context(member_lock)
         registered.callback(fsops.unlink, path)
         fields = {"topics": sorted(self._member.topics), "strategy": self._member.strategy}
-        fsops.truncate(held.fd, 0, path)
-        fsops.pwrite(held.fd, json.dumps(fields).encode(), 0, path)
+        fsops.truncate(member_lock.fd, 0, path)
+        fsops.pwrite(member_lock.fd, json.dumps(fields).encode(), 0, path)
         return registered
 
     def members(self) -> list[Member]:
         """Return the living members, this one included, in no order."""
-        found = [self._member]
+        members = [self._member]
         for name in os.listdir(self._members):  # noqa: PTH208
             if name == self._member.client_id:
                 continue
             data = read_held(self._members / name)
             try:
                 fields = jsontext.parse(data or b"")
-                found.append(Member(name, frozenset(fields["topics"]), fields["strategy"]))
+                members.append(Member(name, frozenset(fields["topics"]), fields["strategy"]))
             except (ValueError, KeyError, TypeError):
                 continue  # it has not joined yet, or it is dead
-        return found
+        return members
 
     def lock_queue(self, topic: str, queue_id: int) -> HeldLock | None:
         """Return the lock with which this member may consume a queue; None while another member has
@@ -139,14 +141,14 @@ class GroupMember:
 
 def _entered(directory: Path, group: str, *, shared: bool, patience: float) -> HeldLock:
     path = directory / GROUP_LOCK_FILE
-    held = lock(path, shared=shared, patience=patience)
-    if held is None:
+    group_lock = lock(path, shared=shared, patience=patience)
+    if group_lock is None:
         who = "a process that reads all queues has it" if shared else "others consume for it"
         raise OwnershipError(
             f"cannot consume for group {group}: {who}, as {path} shows; stop them, or use another "
             "group"
         )
-    return held
+    return group_lock
 
 
 def _is_at(fd: int, path: Path) -> bool:

@@ -98,12 +98,14 @@ class RepeatedQueue:
 
 def read_repeats(directory: Path) -> tuple[RepeatedQueue, ...]:
     """The queues of the ledger below ``directory`` in which offsets began again, sorted."""
-    found: dict[tuple[str, int], list[int]] = {}
+    offsets: dict[tuple[str, int], list[int]] = {}
     for entry in read_entries(directory):
         if entry is not None and entry.reason == QUEUE_OFFSET_SEEN_BEFORE:
             key = (entry.topic or "", entry.queue_id or 0)
-            found.setdefault(key, []).append(entry.physical_offset)
-    return tuple(RepeatedQueue(*key, len(found[key]), min(found[key])) for key in sorted(found))
+            offsets.setdefault(key, []).append(entry.physical_offset)
+    return tuple(
+        RepeatedQueue(*key, len(offsets[key]), min(offsets[key])) for key in sorted(offsets)
+    )
 
 
 def read_counts(directory: Path) -> tuple[LedgerCount, ...]:
@@ -125,9 +127,9 @@ class LedgerCounter:
         """Return the counts as of now."""
         try:
             with self._path.open("rb") as lines:
-                found = os.fstat(lines.fileno())
-                if found.st_ino != self._inode or found.st_size < self._read:
-                    self._begin(found.st_ino)
+                status = os.fstat(lines.fileno())
+                if status.st_ino != self._inode or status.st_size < self._read:
+                    self._begin(status.st_ino)
                 lines.seek(self._read)
                 for line in lines:
                     if line.endswith(b"\n"):
@@ -144,10 +146,10 @@ class LedgerCounter:
         self._ranges: Counter[str] = Counter()
         self._sizes: Counter[str] = Counter()
 
-    def _count(self, found: LedgerEntry | None) -> None:
-        reason = found.reason if found else DAMAGED_LINE
+    def _count(self, entry: LedgerEntry | None) -> None:
+        reason = entry.reason if entry else DAMAGED_LINE
         self._ranges[reason] += 1
-        self._sizes[reason] += found.end_physical_offset - found.physical_offset if found else 0
+        self._sizes[reason] += entry.end_physical_offset - entry.physical_offset if entry else 0
 
 
 class Ledger:
@@ -240,9 +242,9 @@ def read_entry(line: bytes) -> LedgerEntry | None:
     return entry
 
 
-def _printable(found: re.Match[str]) -> str:
-    char = chr(int(found[1], 16))
-    return char if char.isprintable() else found[0]
+def _printable(match: re.Match[str]) -> str:
+    char = chr(int(match[1], 16))
+    return char if char.isprintable() else match[0]
 
 
 def _key(line: bytes) -> _Key | None:

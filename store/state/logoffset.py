@@ -43,8 +43,8 @@ def parse_offset(value: object, store_id: str | None = None) -> int | None:
 
     None if it is damaged or, with ``store_id`` given, belongs to another store.
     """
-    found = parse_log_offset(value, store_id)
-    return None if found is None else found.offset
+    log_offset = parse_log_offset(value, store_id)
+    return None if log_offset is None else log_offset.offset
 
 
 def parse_log_offset(value: object, store_id: str | None = None) -> LogOffset | None:
@@ -56,21 +56,21 @@ def parse_log_offset(value: object, store_id: str | None = None) -> LogOffset | 
             return None
     if not isinstance(value, dict) or not value.keys() <= _KEYS:
         return None
-    offset, found = value.get("offset"), value.get("store")
-    if type(offset) is not int or not isinstance(found, str) or not 0 <= offset <= MAX_OFFSET:
+    offset, owner = value.get("offset"), value.get("store")
+    if type(offset) is not int or not isinstance(owner, str) or not 0 <= offset <= MAX_OFFSET:
         return None
     # half of a surrogate pair, which JSON may hold, cannot be encoded
     if (
-        not found.isascii()
-        or value.get("crc") != _crc(found, offset)
-        or store_id not in (None, found)
+        not owner.isascii()
+        or value.get("crc") != _crc(owner, offset)
+        or store_id not in (None, owner)
     ):
         return None
     if "evidence" not in value:
         return LogOffset(offset)
     crc, _, text = str(value["evidence"]).partition(" ")
     evidence = parse_evidence(text)
-    if not evidence or not text.isascii() or crc != f"{_crc(found, offset, text):08x}":
+    if not evidence or not text.isascii() or crc != f"{_crc(owner, offset, text):08x}":
         return None
     return LogOffset(offset, evidence) if evidence[0].end <= offset else None
 

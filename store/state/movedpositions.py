@@ -63,10 +63,10 @@ def moved_queues(
     for entry in entries:
         if entry is None or entry.reason != QUEUE_OFFSET_GAP or entry.queue_offset is None:
             continue
-        found = _POSITION.search(entry.detail or "")
+        match = _POSITION.search(entry.detail or "")
         key = (entry.topic or "", entry.queue_id or 0)
-        if found and (key not in first or entry.physical_offset < first[key][1].physical_offset):
-            first[key] = int(found[1]), entry
+        if match and (key not in first or entry.physical_offset < first[key][1].physical_offset):
+            first[key] = int(match[1]), entry
     if not first:
         return ()
     offsets = _committed(roots)

@@ -104,8 +104,8 @@ def read_journal(path: Path) -> JournalLines:
 
 def applying_to(file_crc: int, journals: Sequence[JournalLines]) -> list[int]:
     """Return the indices of the journals that apply to the file with ``file_crc``, in order."""
-    of_file = [n for n, one in enumerate(journals) if one.file_crc == file_crc]
-    return of_file + [n for n, one in enumerate(journals) if one.after_crc == file_crc]
+    of_file = [n for n, journal in enumerate(journals) if journal.file_crc == file_crc]
+    return of_file + [n for n, journal in enumerate(journals) if journal.after_crc == file_crc]
 
 
 def _line(entry: Mapping[str, object]) -> bytes:

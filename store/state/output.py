@@ -64,17 +64,17 @@ def watermark_of_output(output: Path, store: Path, log: CommitLog) -> Watermark 
     ``check_is_output``, and UsageError if the log is not the dispatched one.
     """
     check_is_output(output, store)
-    found = read_watermark(output / STATE_DIRECTORY)
-    if found is None:
+    watermark = read_watermark(output / STATE_DIRECTORY)
+    if watermark is None:
         return None
     log.refresh()
-    last = found.last_record_offset
+    last = watermark.last_record_offset
     is_past = last >= log.min_offset and log.segment_at(last) is None
-    if is_past or not is_same_log(log, found):
+    if is_past or not is_same_log(log, watermark):
         raise UsageError(
             f"{output} is not an output of the log of {store}, or the log was cut: the last "
-            f"message before its watermark {found.end_offset}, at physical offset {last}, is "
+            f"message before its watermark {watermark.end_offset}, at physical offset {last}, is "
             f"{'past the end of' if is_past else 'another one in'} the log; give the `output=` of "
             "this log, or run the dispatcher, which cuts the queues where the log was cut"
         )
-    return found
+    return watermark

@@ -56,21 +56,21 @@ def recognised_settings(output: Path, given: StoreSettings) -> dict[str, Any]:
     ``given`` has the log and other settings needed to read them. Raises CommitLogError if an
     index exists but its log cannot be opened.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for kind, name in _FILE_SIZES.items():
         sizes = set(islice(_file_sizes(output / kind), _QUEUES))
         if len(sizes) == 1:
-            found[name] = sizes.pop()
-    queue_file_size = found.get(
+            settings[name] = sizes.pop()
+    queue_file_size = settings.get(
         "mapped_file_size_consume_queue", given.mapped_file_size_consume_queue
     )
     gap = next(islice(_gaps(output, queue_file_size), _GAPS), None)
     if gap is not None:
-        found["on_queue_gap"] = gap
+        settings["on_queue_gap"] = gap
     index_tags = next(_tags_indexed(output, given), None)
     if index_tags is not None:
-        found["index_tags"] = index_tags
-    return found
+        settings["index_tags"] = index_tags
+    return settings
 
 
 def _file_sizes(root: Path) -> Iterator[int]:
@@ -111,9 +111,9 @@ def _tags_indexed(output: Path, given: StoreSettings) -> Iterator[bool]:
     with closing(log):
         for path, count in files[: -_INDEX_FILES - 1 : -1]:
             for index in range(count - 1, 0, -max(1, count // _ENTRIES_PER_FILE)):
-                found = _has_tags_entry(path, layout, index, count, log)
-                if found is not None:
-                    yield found
+                is_tagged = _has_tags_entry(path, layout, index, count, log)
+                if is_tagged is not None:
+                    yield is_tagged
 
 
 def tags_begin(output: Path, settings: StoreSettings, log: CommitLog) -> int | None:
@@ -134,9 +134,9 @@ def tags_begin(output: Path, settings: StoreSettings, log: CommitLog) -> int | N
         for number in islice(numbers, _ENTRIES_IN_A_ROW):
             file = bisect_right(firsts, number) - 1
             path, count = files[file]
-            found = _has_tags_entry(path, layout, number - firsts[file] + 1, count, log)
-            if found is not None:
-                return number, found
+            is_tagged = _has_tags_entry(path, layout, number - firsts[file] + 1, count, log)
+            if is_tagged is not None:
+                return number, is_tagged
         return -1, None
 
     def offset_of(number: int) -> int:
@@ -150,20 +150,20 @@ def tags_begin(output: Path, settings: StoreSettings, log: CommitLog) -> int | N
         if offset_of(middle) < log.min_offset:
             low = middle + 1
             continue
-        number, found = has_tags(range(middle, high))
-        if found is False:
+        number, is_tagged = has_tags(range(middle, high))
+        if is_tagged is False:
             offset = offset_of(number)
             before = (n for n in range(number - 1, -1, -1) if offset_of(n) != offset)
-            found = has_tags(before)[1] or False
-        if found is False:
+            is_tagged = has_tags(before)[1] or False
+        if is_tagged is False:
             low, has_untagged = number + 1, True
         else:
             high = middle
     if not has_untagged:
         return 0
     # between the two, a message with tags and without keys has no entry
-    number, found = has_tags(range(low, firsts[-1]))
-    return offset_of(number if found else low) if low < firsts[-1] else None
+    number, is_tagged = has_tags(range(low, firsts[-1]))
+    return offset_of(number if is_tagged else low) if low < firsts[-1] else None
 
 
 def _index_files(output: Path, layout: IndexLayout) -> list[tuple[Path, int]]:
@@ -192,9 +192,9 @@ def _has_tags_entry(
     # entries after the last one of a full file may be in the next file
     if not isinstance(record, Record) or end == layout.max_index_num:
         return None
-    found = [read_entry(path, layout, at).key_hash for at in range(first, end)]
+    hashes = [read_entry(path, layout, at).key_hash for at in range(first, end)]
     with_tags, without = (
         [index_key_hash(key) for key in index_keys(record, index_tags=index_tags)]
         for index_tags in (True, False)
     )
-    return found == with_tags if found in (with_tags, without) and with_tags != without else None
+    return hashes == with_tags if hashes in (with_tags, without) and with_tags != without else None

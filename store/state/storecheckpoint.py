@@ -79,16 +79,19 @@ def keeps_logics_physical_offset(settings: StoreSettings, roots: Iterable[Path])
     has tags, its property file asks for the recovery by it, or one of ``roots`` has one."""
     if settings.index_tags or settings.enable_accelerated_recovery:
         return True
-    found = map(StoreCheckpoint.read, roots)
-    return any(one is not None and one.logics_physical_offset > 0 for one in found)
+    checkpoints = map(StoreCheckpoint.read, roots)
+    return any(
+        checkpoint is not None and checkpoint.logics_physical_offset > 0
+        for checkpoint in checkpoints
+    )
 
 
 def lower_logics_physical_offset(root: Path, end_offset: int) -> None:
     """Have a checkpoint claim no message from ``end_offset`` on, which is a record's start, before
     its unit goes. Raises OutputError."""
-    found = StoreCheckpoint.read(root)
-    if found is not None and found.logics_physical_offset > end_offset:
-        replace(found, logics_physical_offset=end_offset).write(root)
+    checkpoint = StoreCheckpoint.read(root)
+    if checkpoint is not None and checkpoint.logics_physical_offset > end_offset:
+        replace(checkpoint, logics_physical_offset=end_offset).write(root)
 
 
 def may_start_record(log: CommitLog, offset: int) -> bool:

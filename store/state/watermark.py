@@ -99,7 +99,7 @@ class WatermarkReader:
     def __init__(self, directory: Path) -> None:
         self._path = str(directory / WATERMARK_FILE)
         self._data = b""
-        self._found: Watermark | None = None
+        self._watermark: Watermark | None = None
 
     def read(self) -> Watermark | None:
         """The watermark as of now; None if there is no valid one. Raises OSError."""
@@ -107,9 +107,9 @@ class WatermarkReader:
         if data != self._data:
             slots = (Watermark.unpack(data[at : at + SLOT_SIZE]) for at in (0, SLOT_SIZE))
             valid = [slot for slot in slots if slot is not None]
-            self._found = max(valid, key=lambda slot: slot.sequence, default=None)
+            self._watermark = max(valid, key=lambda slot: slot.sequence, default=None)
             self._data = data
-        return self._found
+        return self._watermark
 
     def _bytes(self) -> bytes:
         """The file's bytes as far as they are used; empty if there is none. Raises OSError: queues

@@ -55,7 +55,7 @@ def random_store(rng: random.Random, root: Path, messages: int) -> wire.PlainLog
 def scanned(log: CommitLog, end: int) -> list[Run]:
     """The runs of everything."""
     found = []
-    for item in scan(log, 0, end, wanted=Wanted(details=True, bit_maps=True)):
+    for item in scan(log, 0, end, extras=Wanted(details=True, bit_maps=True)):
         if isinstance(item, PackedChunk):
             found += runs_of(item)
     return found

@@ -58,14 +58,14 @@ class Batch:
         end = min(segment.start + self.log.file_size, whole.end)
         found = scan_in_one_piece(
             self.log, start, end,
-            delay_levels_ms=DEFAULT_DELAY_LEVELS_MS, verify_crc=False, wanted=WANTED,
+            delay_levels_ms=DEFAULT_DELAY_LEVELS_MS, verify_crc=False, extras=WANTED,
         )  # fmt: skip
         assert found is not None
         return found
 
     def hand_over(self, start: int, end: int) -> None:
         """Leave a part in the spool, as the task does that has claimed it."""
-        write_part(self.spool, start, read_runs(self.log, start, end, wanted=WANTED))
+        write_part(self.spool, start, read_runs(self.log, start, end, extras=WANTED))
 
     def check(self, commits: Sequence[DispatchBatch]) -> None:
         """Together they are the whole log, and each begins where the one before has ended."""

@@ -51,7 +51,7 @@ class Scene:
             rows
             for start, stop in reversed([*pairwise(cuts)])
             for rows in read_runs(
-                log, start, stop, bit_maps.added_to if bit_maps else None, wanted=indexes.wanted,
+                log, start, stop, bit_maps.added_to if bit_maps else None, extras=indexes.wanted,
                 delay_levels_ms=indexes.settings.message_delay_levels_ms,
             )
         ]  # fmt: skip

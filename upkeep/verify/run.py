@@ -326,7 +326,7 @@ class _Pass:
             self._log, start, end,
             delay_levels_ms=settings.message_delay_levels_ms, verify_crc=settings.verify_crc,
             fail_on_data_loss=False,
-            wanted=Wanted(
+            extras=Wanted(
                 index=self._index is not None and self._index.begin is not None,
                 index_tags=index_tags, details=True,
                 multi_dispatch=settings.enable_multi_dispatch,

@@ -44,7 +44,7 @@ def plain(tmp_path: Path, seed: int) -> PlainLog:
 def items_of(log: CommitLog, start: int, end: int) -> list[Item]:
     """The items of one partition, as its rows bring them to the driver."""
     found: list[Item] = []
-    for item in scan.scan(log, start, end, wanted=Wanted(index=True)):
+    for item in scan.scan(log, start, end, extras=Wanted(index=True)):
         if isinstance(item, PackedChunk):
             found += runs_of(item)
             found += [item.index_entries] if item.index_entries is not None else []

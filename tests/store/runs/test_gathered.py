@@ -144,7 +144,7 @@ def test_a_scan_gathers_what_the_plain_rules_give(
     batch = scan.scan_in_one_piece(
         log, 0, end,
         delay_levels_ms=record.DEFAULT_DELAY_LEVELS_MS, verify_crc=True,
-        wanted=replace(WANTED, index_tags=index_tags),
+        extras=replace(WANTED, index_tags=index_tags),
     )  # fmt: skip
     assert batch is not None
     queues, unusable = plain_units(log, end)
@@ -178,7 +178,7 @@ def test_no_key_is_taken_twice_where_a_chunk_is_full(
     end = cursor.LogTail(log).settled()
     batch = scan.scan_in_one_piece(
         log, 0, end,
-        delay_levels_ms=record.DEFAULT_DELAY_LEVELS_MS, verify_crc=False, wanted=Wanted(index=True),
+        delay_levels_ms=record.DEFAULT_DELAY_LEVELS_MS, verify_crc=False, extras=Wanted(index=True),
     )  # fmt: skip
     assert batch is not None
     assert len(batch.index_entries) > 4

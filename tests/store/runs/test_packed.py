@@ -20,7 +20,7 @@ def test_a_range_without_any_unit_is_read(tmp_path: Path) -> None:
     log = CommitLog([plain.write(tmp_path / "commitlog")])
     rows = [
         row
-        for batch in read_runs(log, 0, plain.end, wanted=Wanted(index=True, details=True))
+        for batch in read_runs(log, 0, plain.end, extras=Wanted(index=True, details=True))
         for row in batch.to_pylist()
     ]
     assert [(row["kind"], row["messageCount"]) for row in rows] == [(3, 3), (1, 3)]

@@ -32,7 +32,7 @@ def found_by(log: CommitLog, end: int) -> list[tuple[Any, ...]]:
             part.tobytes() if isinstance(part, np.ndarray) else repr(part)
             for part in astuple(item)
         )
-        for item in scan.scan(log, log.min_offset, end, wanted=wanted)
+        for item in scan.scan(log, log.min_offset, end, extras=wanted)
     ]  # fmt: skip
 
 
