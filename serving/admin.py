@@ -96,8 +96,8 @@ class Admin:
             changes = [change for change in changes if change.queue_id == queue_id]
         self._change(connection, changes)
         entries = {
-            requests.queue_json(self._broker_name, one.queue_id, topic): str(one.after)
-            for one in changes
+            requests.queue_json(self._broker_name, change.queue_id, topic): str(change.after)
+            for change in changes
         }
         body = requests.keyed_json(entries, "offsetTable")
         return request.answer(ResponseCode.SUCCESS, body=body.encode())
@@ -115,10 +115,11 @@ class Admin:
         return request.answer(ResponseCode.SUCCESS)
 
     def _change(self, connection: Connection, changes: list[OffsetChange]) -> None:
-        for one in changes:
+        for change in changes:
             logger.info(
                 "%s moves group %s from %s to %s in queue %d of topic %s",
-                connection.peer, one.group, one.before, one.after, one.queue_id, one.topic,
+                connection.peer, change.group, change.before, change.after, change.queue_id,
+                change.topic,
             )  # fmt: skip
         self._offsets.change(changes)
         self._pulling.end_reset(changes)
@@ -151,18 +152,18 @@ class Admin:
         """
         topic = requests.text(request, "topic")
         left_out = {name.strip() for name in request.ext.get("filterGroups", "").split(",")}
-        found: dict[int, int] = {}
+        corrections: dict[int, int] = {}
         for key, queues in self._offsets.table.items():
             if key.topic != topic or key.group in left_out:
                 continue
             for queue_id, offset in queues.items():
                 if offset >= self._queues.min_offset(topic, queue_id):
-                    found[queue_id] = min(offset, found.get(queue_id, offset))
+                    corrections[queue_id] = min(offset, corrections.get(queue_id, offset))
         compared = TopicGroup(topic, request.ext.get("compareGroup", ""))
         for queue_id, offset in self._offsets.table.get(compared, {}).items():
-            if found.get(queue_id, 0) > offset:
-                found[queue_id] = MAX_LONG
-        entries = {str(queue_id): str(offset) for queue_id, offset in sorted(found.items())}
+            if corrections.get(queue_id, 0) > offset:
+                corrections[queue_id] = MAX_LONG
+        entries = {str(queue_id): str(offset) for queue_id, offset in sorted(corrections.items())}
         body = requests.keyed_json(entries, "correctionOffsets")
         return request.answer(ResponseCode.SUCCESS, body=body.encode())
 

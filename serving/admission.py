@@ -53,7 +53,7 @@ class Admission:
         self._topics = topics
         self._groups = groups
         self._policies = policies
-        self._known: dict[tuple[Connection, Likeness, str], Admitted] = {}
+        self._admissions: dict[tuple[Connection, Likeness, str], Admitted] = {}
         """Passed pulls; the text is the queue id, as the request states it."""
         self._known_bytes = 0
         self._timer = LookTimer()
@@ -68,19 +68,19 @@ class Admission:
             self._changes = self._groups.changes
             self.forget()
         key = connection, likeness, request.ext.get("queueId", "")
-        found = self._known.get(key)
-        if found is None:
-            found = self._check(connection, request)
-            known_bytes = self._known_bytes + found.filter_bytes
-            if len(self._known) >= MAX_KNOWN or known_bytes > MAX_KNOWN_BYTES:
+        admission = self._admissions.get(key)
+        if admission is None:
+            admission = self._check(connection, request)
+            known_bytes = self._known_bytes + admission.filter_bytes
+            if len(self._admissions) >= MAX_KNOWN or known_bytes > MAX_KNOWN_BYTES:
                 self.forget()
-            self._known_bytes += found.filter_bytes
-            self._known[key] = found
-        return found
+            self._known_bytes += admission.filter_bytes
+            self._admissions[key] = admission
+        return admission
 
     def forget(self) -> None:
         """Check every pull anew, and let go of lost connections."""
-        self._known.clear()
+        self._admissions.clear()
         self._known_bytes = 0
 
     def _check(self, connection: Connection, request: Frame) -> Admitted:

@@ -255,10 +255,10 @@ class Connection(asyncio.Protocol):
                 and self._is_writable
                 and self.is_open
             ):
-                found = take(data, position, self._likely)
-                if found is None:
+                frame_and_end = take(data, position, self._likely)
+                if frame_and_end is None:
                     break
-                request, position = found
+                request, position = frame_and_end
                 self._likely = request.likeness or self._likely
                 served += 1
                 self._answer(request)
@@ -318,11 +318,11 @@ class Connection(asyncio.Protocol):
 
     def _account(self) -> None:
         """Tell the budget what this connection holds."""
-        held = len(self._buffer)
+        size = len(self._buffer)
         if self._transport is not None:
-            held += self._transport.get_write_buffer_size()
-        self._budget.used += held - self._held_bytes
-        self._held_bytes = held
+            size += self._transport.get_write_buffer_size()
+        self._budget.used += size - self._held_bytes
+        self._held_bytes = size
 
     def _drop(self, reason: str) -> None:
         if self.is_open:

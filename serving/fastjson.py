@@ -50,14 +50,14 @@ def as_number(value: object, default: int = 0) -> int:
         return default
     if isinstance(value, str):
         digits = value.replace(",", "")
-        found = int(digits) if _WHOLE.fullmatch(digits) else None
+        number = int(digits) if _WHOLE.fullmatch(digits) else None
     elif isinstance(value, int | float) and math.isfinite(value):
-        found = int(value)
+        number = int(value)
     else:
-        found = None
-    if found is None or not MIN_LONG <= found <= MAX_LONG:
+        number = None
+    if number is None or not MIN_LONG <= number <= MAX_LONG:
         raise ValueError(f"{value!r:.40} is no long")
-    return found
+    return number
 
 
 def as_flag(value: object) -> bool:
@@ -66,10 +66,10 @@ def as_flag(value: object) -> bool:
         return False
     if isinstance(value, int | float):
         return 1 <= value < 2
-    found = _FLAGS.get(value.lower(), _CAPITALS.get(value)) if isinstance(value, str) else None
-    if found is None:
+    flag = _FLAGS.get(value.lower(), _CAPITALS.get(value)) if isinstance(value, str) else None
+    if flag is None:
         raise ValueError(f"{value!r:.40} is neither true nor false")
-    return found
+    return flag
 
 
 def as_enum(value: object, names: tuple[str, ...]) -> str:
@@ -86,29 +86,29 @@ def as_enum(value: object, names: tuple[str, ...]) -> str:
 
 def as_texts(value: object) -> list[str]:
     """A Set of Strings."""
-    return [as_text(one) for one in _as_list(value)]
+    return [as_text(item) for item in _as_list(value)]
 
 
 def as_numbers(value: object) -> list[int]:
     """A Set of longs."""
-    return [as_number(one) for one in _as_list(value)]
+    return [as_number(item) for item in _as_list(value)]
 
 
 def as_object(value: object) -> Mapping[str, object]:
     """An object; one without fields where it is absent."""
-    found = {} if value is None else value
-    if not isinstance(found, dict):
+    fields = {} if value is None else value
+    if not isinstance(fields, dict):
         raise ValueError(f"{value!r:.40} is no object")
-    return found
+    return fields
 
 
 def as_objects(value: object) -> list[Mapping[str, object]]:
     """A Set of objects."""
-    return [as_object(one) for one in _as_list(value)]
+    return [as_object(item) for item in _as_list(value)]
 
 
 def _as_list(value: object) -> list[object]:
-    found = [] if value is None else value
-    if not isinstance(found, list):
+    items = [] if value is None else value
+    if not isinstance(items, list):
         raise ValueError(f"{value!r:.40} is no list")
-    return found
+    return items

@@ -137,10 +137,10 @@ def frame_length(data: bytes | bytearray | memoryview, start: int = 0) -> int | 
 
 def decode(data: bytes | bytearray | memoryview) -> Frame:
     """Decode one whole frame. Raises FrameError for anything else."""
-    found = take(data)
-    if found is None or found[1] < len(data):
+    frame_and_end = take(data)
+    if frame_and_end is None or frame_and_end[1] < len(data):
         raise FrameError(f"{len(data)} bytes are not one frame")
-    return found[0]
+    return frame_and_end[0]
 
 
 def take(
@@ -164,15 +164,15 @@ def take(
             text = str(header, "utf-8")
         except UnicodeDecodeError as error:
             raise FrameError(f"the header is no JSON: {error}") from error
-        found = _decode_repeated(text, likely) or _decode_json(text)
+        frame = _decode_repeated(text, likely) or _decode_json(text)
     elif codec == Codec.ROCKETMQ:
-        found = _decode_binary(bytes(header))
+        frame = _decode_binary(bytes(header))
     else:
         raise FrameError(f"the header's codec is {codec}, which is neither JSON nor ROCKETMQ")
     body_at += header_length
     if body_at < end:
-        found.body = bytes(data[body_at:end])
-    return found, end
+        frame.body = bytes(data[body_at:end])
+    return frame, end
 
 
 def encode_head(frame: Frame) -> bytes:
@@ -223,7 +223,7 @@ class Likeness:
         if not header.startswith(before):
             return None
         # a compiled pattern would take 6 to 50 KB, for each of the likenesses that are remembered
-        found, at = {}, len(before)
+        numbers, at = {}, len(before)
         for name, text in zip(self.fields, others, strict=True):
             end = header.find(text, at)
             number = header[at : max(end, at)]
@@ -234,26 +234,26 @@ class Likeness:
                 name == _OPAQUE and number[0] == "0"
             ):
                 return None
-            found[name] = number
+            numbers[name] = number
             at = end + len(text)
-        return found if at == len(header) else None
+        return numbers if at == len(header) else None
 
 
 def _decode_repeated(header: str, likely: Likeness | None) -> Frame | None:
     """Decode the header of a pull with the parts of an earlier one like it; None for any other
     header."""
-    found = likely.numbers(header) if likely else None
-    if found is None:
+    numbers = likely.numbers(header) if likely else None
+    if numbers is None:
         if len(header) > _MAX_REPEATED_LENGTH or _PULLED not in header:
             return None
         parts = _NUMBERS.split(header)
         del parts[2::3]
         likely = _likeness(tuple(parts))
-        found = likely.numbers(header) if likely else None
-    if likely is None or found is None:
+        numbers = likely.numbers(header) if likely else None
+    if likely is None or numbers is None:
         return None
     first = likely.first
-    ext = {**first.ext, **found}
+    ext = {**first.ext, **numbers}
     opaque = int(ext.pop(_OPAQUE))
     return Frame(
         first.code, opaque, first.flag, first.remark, ext, b"", first.language, first.version,
@@ -357,7 +357,7 @@ class _Reader:
         self.position = position
         self.end = end
 
-    def taken(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
         """The next ``size`` bytes."""
         start, self.position = self.position, self.position + size
         if size < 0 or self.position > self.end:
@@ -366,13 +366,13 @@ class _Reader:
 
     def number(self, layout: struct.Struct) -> int:
         """The next number."""
-        value: int = layout.unpack(self.taken(layout.size))[0]
+        value: int = layout.unpack(self.read(layout.size))[0]
         return value
 
     def text(self, layout: struct.Struct) -> str:
         """A text after its length."""
         try:
-            return self.taken(self.number(layout)).decode()
+            return self.read(self.number(layout)).decode()
         except UnicodeDecodeError as error:
             raise FrameError("a text in the header is not UTF-8") from error
 
@@ -385,7 +385,7 @@ def _decode_binary(header: bytes) -> Frame:
     remark = rest.text(_INT) or None
     ext_length = rest.number(_INT)
     entries = _Reader(header, rest.position, rest.position + ext_length)
-    rest.taken(ext_length)
+    rest.read(ext_length)
     ext = {}
     while entries.position < entries.end:
         key = entries.text(_SHORT)

@@ -78,10 +78,10 @@ _ANYTHING = GroupPolicy()
 
 
 def _table(document: Mapping[str, object], name: str) -> Mapping[str, Mapping[str, object]]:
-    found = document.get(name) or {}
-    if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
+    table = document.get(name) or {}
+    if not isinstance(table, dict) or not all(isinstance(entry, dict) for entry in table.values()):
         raise ValueError(f"{name} is no object of objects")
-    return found
+    return table
 
 
 def _policy(config: Mapping[str, object], forbidden: Mapping[str, object]) -> GroupPolicy:

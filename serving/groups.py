@@ -187,8 +187,8 @@ class Groups:
     def member(self, connection: Connection, group: str) -> Member | None:
         """The member of a group that speaks over this connection."""
         client_id = self._by_connection.get(connection, {}).get(group)
-        found = self._groups.get(group)
-        return found.members.get(client_id) if found and client_id is not None else None
+        entry = self._groups.get(group)
+        return entry.members.get(client_id) if entry and client_id is not None else None
 
     def names(self) -> list[str]:
         """All groups that have members."""
@@ -203,8 +203,8 @@ class Groups:
         """The subscription of a group to a topic, as one of its members has sent it."""
         group = self._groups.get(name)
         members = group.members.values() if group else ()
-        found = (member.subscriptions.get(topic) for member in members)
-        return next((subscription.data for subscription in found if subscription), None)
+        subscriptions = (member.subscriptions.get(topic) for member in members)
+        return next((subscription.data for subscription in subscriptions if subscription), None)
 
     def groups_of(self, connection: Connection, topic: str) -> Iterator[str]:
         """The groups whose member on this connection subscribes to a topic."""
@@ -250,9 +250,9 @@ class Groups:
         name = consumer.group_name
         group = self._groups.get(name) or Group(name)
         member = group.members.get(client_id)
-        held = member.size if member else 0
-        size = consumer.size if is_whole or not member else held
-        if size > held and self._size + size - held > MAX_BYTES:
+        former_size = member.size if member else 0
+        size = consumer.size if is_whole or not member else former_size
+        if size > former_size and self._size + size - former_size > MAX_BYTES:
             raise Refused(ResponseCode.SYSTEM_BUSY, "there are too many members and subscriptions")
         self.changes += 1
         self._groups[name] = group
@@ -274,7 +274,7 @@ class Groups:
             self._by_connection.get(member.connection, {}).pop(group.name, None)
             member.connection = connection
         member.last_beat = now
-        self._size += size - held
+        self._size += size - former_size
         member.size = size
         self._by_connection.setdefault(connection, {})[group.name] = client_id
         if is_whole:
@@ -283,19 +283,19 @@ class Groups:
 
     def _subscribe(self, group: Group, member: Member, data: list[SubscriptionData]) -> None:
         """Replace a member's subscriptions; an older version does not replace a newer one."""
-        found: dict[str, Subscription] = {}
-        sents = [_subscription(one) for one in data if _is_topic(one["topic"])]
+        subscriptions: dict[str, Subscription] = {}
+        sents = [_subscription(item) for item in data if _is_topic(item["topic"])]
         if len(sents) < len(data):
             logger.warning("client %s sends subscriptions that are none", member.client_id)
         for sent in sents:
-            held = member.subscriptions.get(sent.topic)
-            is_newer = held is None or sent.sub_version >= held.sub_version
-            found[sent.topic] = sent if is_newer or held is None else held
-            if is_newer and (held is None or held.expression != sent.expression):
+            former = member.subscriptions.get(sent.topic)
+            is_newer = former is None or sent.sub_version >= former.sub_version
+            subscriptions[sent.topic] = sent if is_newer or former is None else former
+            if is_newer and (former is None or former.expression != sent.expression):
                 _warn_of_difference(group, member, sent)
-        if found.keys() != member.subscriptions.keys():
+        if subscriptions.keys() != member.subscriptions.keys():
             self._changed(group)
-        member.subscriptions = found
+        member.subscriptions = subscriptions
 
     def unregister(self, _connection: Connection, request: Frame) -> Frame:
         """Remove a member that leaves; a producer that leaves is no member, and is ignored."""
@@ -386,9 +386,9 @@ class Groups:
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
             "subscriptionTable": {
-                topic: found.data
+                topic: subscription.data
                 for member in members
-                for topic, found in member.subscriptions.items()
+                for topic, subscription in member.subscriptions.items()
             },
         }
         return request.answer(ResponseCode.SUCCESS, body=requests.to_json(body))
@@ -411,7 +411,7 @@ def _consumer_data(data: Mapping[str, object]) -> ConsumerData:
         raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat has a group without name")
     entries = requests.field(data, "subscriptionDataSet", as_objects)
     subscriptions = [_subscription_data(entry) for entry in entries]
-    expressions = sum(parsed_bytes(one["subString"]) for one in subscriptions)
+    expressions = sum(parsed_bytes(item["subString"]) for item in subscriptions)
     return ConsumerData(
         name,
         requests.field(data, "consumeType", _consume_type),
@@ -456,15 +456,15 @@ def _subscription(data: SubscriptionData) -> Subscription:
 
 def _warn_of_difference(group: Group, member: Member, sent: Subscription) -> None:
     for other in group.members.values():
-        held = other.subscriptions.get(sent.topic)
-        if other is member or held is None:
+        theirs = other.subscriptions.get(sent.topic)
+        if other is member or theirs is None:
             continue
-        if (held.expression, held.expression_type) != (sent.expression, sent.expression_type):
+        if (theirs.expression, theirs.expression_type) != (sent.expression, sent.expression_type):
             logger.warning(
                 "members of group %s want different messages of topic %s: %s wants %r and %s %r; "
                 "each is served its own, and messages may be missed: give all members the same",
                 group.name, sent.topic, member.client_id, sent.expression, other.client_id,
-                held.expression,
+                theirs.expression,
             )  # fmt: skip
         # where the others differ among themselves, that was said when they came
         return

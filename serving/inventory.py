@@ -26,22 +26,22 @@ _BY_DUE_TIME = "only a broker moves them to their topics when they are due"
 logger = logging.getLogger("reput")
 
 
-def lines(found: Inventory) -> Iterator[tuple[int, str]]:
+def lines(inventory: Inventory) -> Iterator[tuple[int, str]]:
     """The level and text of each line about a store, after its name."""
-    total = sum(found.topics.values())
+    total = sum(inventory.topics.values())
     if not total:
         yield logging.WARNING, "no topic has a message"
     else:
-        largest = sorted(found.topics.items(), key=lambda one: (-one[1], one[0]))
+        largest = sorted(inventory.topics.items(), key=lambda item: (-item[1], item[0]))
         named = ", ".join(f"{name} {count:,}" for name, count in largest[:MOST_NAMED])
         more = f" and {len(largest) - MOST_NAMED:,} more" if len(largest) > MOST_NAMED else ""
         counts = f"{_counted(total, 'message')} in {_counted(len(largest), 'topic')}"
         yield logging.INFO, f"{counts}: {named}{more}"
     waiting = {
-        _counted(found.delayed, "delayed message"): (found.delayed, _BY_DUE_TIME),
-        f"up to {_counted(found.timed, 'timed message')}": (found.timed, _BY_DUE_TIME),
-        f"{'up to ' * found.are_all_halves}{_counted(found.halves, 'half message')}": (
-            found.halves, "their transactions are open, and only a broker asks their producers",
+        _counted(inventory.delayed, "delayed message"): (inventory.delayed, _BY_DUE_TIME),
+        f"up to {_counted(inventory.timed, 'timed message')}": (inventory.timed, _BY_DUE_TIME),
+        f"{'up to ' * inventory.are_all_halves}{_counted(inventory.halves, 'half message')}": (
+            inventory.halves, "their transactions are open, and only a broker asks their producers",
         ),
     }  # fmt: skip
     for what, (count, why) in waiting.items():

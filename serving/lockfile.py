@@ -76,14 +76,14 @@ class LockFile:
         self._thread.shutdown()
 
 
-def _owners(found: object) -> Owners:
+def _owners(owners: object) -> Owners:
     """The content of the file. Raises ValueError for anything else."""
-    for clients in _table(found).values():
+    for clients in _table(owners).values():
         for topics in _table(clients).values():
             for ids in _table(topics).values():
                 if not isinstance(ids, list) or any(type(number) is not int for number in ids):
                     raise ValueError("it does not list queues")
-    return cast(Owners, found)
+    return cast(Owners, owners)
 
 
 def _table(value: object) -> Mapping[str, object]:

@@ -78,9 +78,9 @@ class Locks:
         now = self._clock()
         if now >= self._swept_at + LOCK_SECONDS:
             self._sweep(now)
-        granted, held = [], self._groups.get(group, {})
+        granted, locks = [], self._groups.get(group, {})
         for queue in queues:
-            lock = held.get(queue)
+            lock = locks.get(queue)
             if lock is None:
                 if self._count >= MAX_LOCKS:
                     continue
@@ -88,32 +88,32 @@ class Locks:
             if lock is None or lock.client_id == client_id or lock.ends <= now:
                 if lock is None or lock.client_id != client_id:
                     self.changed.set()
-                held[queue] = _Lock(client_id, now + LOCK_SECONDS)
+                locks[queue] = _Lock(client_id, now + LOCK_SECONDS)
                 granted.append(queue)
-        if held:
-            self._groups[group] = held
+        if locks:
+            self._groups[group] = locks
         return granted
 
     def _sweep(self, now: float) -> None:
         """Forget locks that ended."""
         self._swept_at = now
-        for group, held in list(self._groups.items()):
-            kept = {queue: lock for queue, lock in held.items() if lock.ends > now}
-            self._count -= len(held) - len(kept)
+        for group, locks in list(self._groups.items()):
+            kept = {queue: lock for queue, lock in locks.items() if lock.ends > now}
+            self._count -= len(locks) - len(kept)
             self._groups[group] = kept
             if not kept:
                 del self._groups[group]
 
     def unlock(self, group: str, client_id: str, queues: Iterable[QueueName]) -> None:
         """Give up locks; those of others stay."""
-        held = self._groups.get(group, {})
+        locks = self._groups.get(group, {})
         for queue in queues:
-            lock = held.get(queue)
+            lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
-                del held[queue]
+                del locks[queue]
                 self._count -= 1
                 self.changed.set()
-        if not held:
+        if not locks:
             self._groups.pop(group, None)
 
     def owner_left(self, group: str, client_id: str, *, said: bool) -> None:
@@ -126,13 +126,13 @@ class Locks:
 
     def owners(self) -> Owners:
         """The owner of each lock that has not ended."""
-        now, found = self._clock(), Owners()
-        for group, held in self._groups.items():
-            for (topic, queue_id), lock in held.items():
+        now, owners = self._clock(), Owners()
+        for group, locks in self._groups.items():
+            for (topic, queue_id), lock in locks.items():
                 if lock.ends > now:
-                    topics = found.setdefault(group, {}).setdefault(lock.client_id, {})
+                    topics = owners.setdefault(group, {}).setdefault(lock.client_id, {})
                     topics.setdefault(topic, []).append(queue_id)
-        return found
+        return owners
 
     def restore(self, owners: Owners) -> None:
         """Lock for the owners of before the start."""

@@ -49,18 +49,18 @@ class NameServer:
     def route(self, connection: Connection, request: Frame) -> Frame:
         """Answer with the brokers and queues of a topic."""
         topic = requests.text(request, "topic")
-        found = [
+        configs = [
             (broker, config)
             for broker in self._brokers
             if (config := broker.topics.find(topic)) is not None
         ]
-        if not found:
+        if not configs:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {topic}",
             )
         route = {
-            "brokerDatas": [self._broker_data(connection, broker) for broker, _ in found],
+            "brokerDatas": [self._broker_data(connection, broker) for broker, _ in configs],
             "filterServerTable": {},
             "queueDatas": [
                 {
@@ -70,7 +70,7 @@ class NameServer:
                     "topicSysFlag": config.sys_flag,
                     "writeQueueNums": config.write_queue_nums,
                 }
-                for broker, config in found
+                for broker, config in configs
             ],
         }
         return request.answer(ResponseCode.SUCCESS, body=requests.to_json(route))

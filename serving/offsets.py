@@ -237,9 +237,9 @@ class ConsumerOffsets:
 
 def _remembered(table: Offsets, key: TopicGroup) -> dict[int, int]:
     """Return the entry of ``key``, made if it is missing, in a table of bounded size."""
-    found = table.get(key)
-    if found is None:
+    entry = table.get(key)
+    if entry is None:
         if len(table) >= MAX_REMEMBERED:
             del table[next(iter(table))]
-        found = table[key] = {}
-    return found
+        entry = table[key] = {}
+    return entry

@@ -86,16 +86,16 @@ class OffsetWriter:
             await asyncio.sleep(max(began + JOURNAL_SECONDS - loop.time(), 0))
 
     async def _append(self) -> None:
-        taken, self._unsynced = self._unsynced, {}
+        commits, self._unsynced = self._unsynced, {}
         self._wakened.clear()
-        if not taken:
+        if not commits:
             return
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._thread, self._file.write, taken)
+            await loop.run_in_executor(self._thread, self._file.write, commits)
             self._appended.set()
         except OutputError:
-            for key, queues in taken.items():
+            for key, queues in commits.items():
                 # an offset that was removed meanwhile must not come back
                 kept = queues.keys() & self.offsets.get(key, {}).keys()
                 newer = self._unsynced.get(key, {})
@@ -123,16 +123,16 @@ class OffsetWriter:
             if not self._unwritten and not self._shrunk.is_set():
                 continue
             self._shrunk.clear()
-            taken = self._taken()
+            copy = self._copy()
             try:
                 # no await between the copy and this call: the copy has all that is in the journal
                 begin = self._file.begin_replacing
-                data = await loop.run_in_executor(self._thread, begin, *taken)
+                data = await loop.run_in_executor(self._thread, begin, *copy)
             except OutputError as error:
                 self._shrunk.set()
                 await _failed(error)
                 continue
-            self._unwritten -= taken[1]
+            self._unwritten -= copy[1]
             await self._finish_replacing(data)
 
     async def _finish_replacing(self, data: bytes) -> None:
@@ -146,7 +146,7 @@ class OffsetWriter:
             except OutputError as error:
                 await _failed(error)
 
-    def _taken(self) -> tuple[Offsets, int]:
+    def _copy(self) -> tuple[Offsets, int]:
         """Return a copy of all offsets, and the number of commits since the file was replaced."""
         return {key: dict(queues) for key, queues in self.offsets.items()}, self._unwritten
 
@@ -156,7 +156,7 @@ class OffsetWriter:
             loop = asyncio.get_running_loop()
             # an empty task ends after all that were begun
             await loop.run_in_executor(self._thread, lambda: None)
-            await loop.run_in_executor(self._replace_thread, self._file.replace, *self._taken())
+            await loop.run_in_executor(self._replace_thread, self._file.replace, *self._copy())
         finally:
             for thread in (self._thread, self._sync_thread, self._replace_thread):
                 thread.shutdown()

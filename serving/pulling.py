@@ -111,8 +111,8 @@ class Pulling:
         self._on_damage = on_damage
         self._arrivals = arrivals
         self._holds = holds
-        self._held: dict[QueueName, set[_Pull]] = {}
-        self._held_by: dict[Connection, set[_Pull]] = {}
+        self._pulls: dict[QueueName, set[_Pull]] = {}
+        self._pulls_of: dict[Connection, set[_Pull]] = {}
         self._unsettled: set[_Pull] = set()
         """Waiting pulls that may end although their queues do not grow: those from an offset beyond
         the queue's end, until the whole log is dispatched, and those for whose answer there was no
@@ -137,11 +137,11 @@ class Pulling:
         if asked.is_commit:
             commit = requests.number(request, "commitOffset")
             self._offsets.commit(connection, asked.key, asked.queue_id, commit)
-        found = self._look(pull, offset)
-        if found.status is GetMessageStatus.FOUND:
-            return self._answer(pull, found)
-        if response_code(found.status, offset) is ResponseCode.PULL_RETRY_IMMEDIATELY:
-            return self._answer(pull, found)
+        result = self._look(pull, offset)
+        if result.status is GetMessageStatus.FOUND:
+            return self._answer(pull, result)
+        if response_code(result.status, offset) is ResponseCode.PULL_RETRY_IMMEDIATELY:
+            return self._answer(pull, result)
         if asked.suspend_seconds > 0:
             self._hold(pull)
             self._store.refresh()
@@ -151,27 +151,27 @@ class Pulling:
 
     def _look(self, pull: _Pull, offset: int) -> GetRangesResult:
         asked = pull.asked
-        found = self._store.get_ranges(
+        result = self._store.get_ranges(
             asked.key.topic, asked.queue_id, offset, asked.max_count, max_bytes=MAX_BODY_BYTES,
             message_filter=asked.message_filter,
         )  # fmt: skip
-        for damaged in found.damaged:
+        for damaged in result.damaged:
             self._on_damage(damaged, asked.key.topic)
-        return found
+        return result
 
-    def _answer(self, pull: _Pull, found: GetRangesResult) -> Frame | Encoded:
+    def _answer(self, pull: _Pull, result: GetRangesResult) -> Frame | Encoded:
         asked, request = pull.asked, pull.request
-        next_offset, low, high = found.next_begin_offset, found.min_offset, found.max_offset
-        if found.status is GetMessageStatus.FOUND and request.codec is Codec.JSON:
+        next_offset, low, high = result.next_begin_offset, result.min_offset, result.max_offset
+        if result.status is GetMessageStatus.FOUND and request.codec is Codec.JSON:
             self._offsets.note_pull(asked.key, asked.queue_id, next_offset)
             template = _found_template(asked.sys_flags)
-            return template.encode(found.data, request.opaque, next_offset, low, high)
-        code = response_code(found.status, pull.offset)
-        if code is ResponseCode.PULL_OFFSET_MOVED and not self._is_certain(found):
+            return template.encode(result.data, request.opaque, next_offset, low, high)
+        code = response_code(result.status, pull.offset)
+        if code is ResponseCode.PULL_OFFSET_MOVED and not self._is_certain(result):
             code, next_offset = ResponseCode.PULL_NOT_FOUND, pull.offset
         self._offsets.note_pull(asked.key, asked.queue_id, next_offset)
         ext = _ext(asked.sys_flags, next_offset, low, high)
-        return request.answer(code, found.status.value, ext, found.data)
+        return request.answer(code, result.status.value, ext, result.data)
 
     def _moved(self, pull: _Pull, offset: int) -> Frame:
         """Return the answer that sends a client to the offset to which its group was reset."""
@@ -184,20 +184,20 @@ class Pulling:
         for change in changes:
             if change.after is None:
                 continue
-            for pull in list(self._held.get((change.topic, change.queue_id), ())):
+            for pull in list(self._pulls.get((change.topic, change.queue_id), ())):
                 key = pull.asked.key
                 if key.group == change.group:
                     self._release(pull)
                     self._offsets.reset_at_pull(pull.connection, key, change.queue_id)
                     pull.connection.send(self._moved(pull, change.after))
 
-    def _is_certain(self, found: GetRangesResult) -> bool:
+    def _is_certain(self, result: GetRangesResult) -> bool:
         """Whether the requested offset is wrong, and not merely beyond what is dispatched."""
-        is_small = found.status is GetMessageStatus.OFFSET_TOO_SMALL
+        is_small = result.status is GetMessageStatus.OFFSET_TOO_SMALL
         return is_small or self._store.is_dispatched_whole()
 
     def _hold(self, pull: _Pull) -> None:
-        asked, of_client = pull.asked, len(self._held_by.get(pull.connection, ()))
+        asked, of_client = pull.asked, len(self._pulls_of.get(pull.connection, ()))
         self._holds.add(asked.message_filter, asked.filter_bytes, of_client)
         pull.connection.on_writable = lambda: self._wake_connection(pull.connection)
         # fields and body are not kept while it waits
@@ -205,8 +205,8 @@ class Pulling:
         pull.request = Frame(request.code, request.opaque, codec=request.codec)
         loop = asyncio.get_running_loop()
         pull.deadline = loop.call_later(pull.asked.suspend_seconds, self._expired, pull)
-        self._held_by.setdefault(pull.connection, set()).add(pull)
-        self._held.setdefault(pull.queue, set()).add(pull)
+        self._pulls_of.setdefault(pull.connection, set()).add(pull)
+        self._pulls.setdefault(pull.queue, set()).add(pull)
         self._is_holding.set()
 
     def _release(self, pull: _Pull) -> None:
@@ -215,30 +215,30 @@ class Pulling:
             pull.deadline = None
             self._holds.remove(pull.asked.message_filter, pull.asked.filter_bytes)
         self._unsettled.discard(pull)
-        _discard(self._held, pull.queue, pull)
-        _discard(self._held_by, pull.connection, pull)
-        if not self._held:
+        _discard(self._pulls, pull.queue, pull)
+        _discard(self._pulls_of, pull.connection, pull)
+        if not self._pulls:
             self._is_holding.clear()
 
     def _woken(self, pull: _Pull) -> Frame | Encoded | None:
         """The answer of a waiting pull, which then waits no longer; None while nothing is new."""
         for _ in range(LOOKS_AT_ONCE):
-            found = self._look(pull, pull.look_at)
-            code = response_code(found.status, pull.look_at)
+            result = self._look(pull, pull.look_at)
+            code = response_code(result.status, pull.look_at)
             if code is ResponseCode.PULL_NOT_FOUND:
-                pull.queue_end = found.max_offset
+                pull.queue_end = result.max_offset
                 self._unsettled.discard(pull)
                 return None
             if code is ResponseCode.PULL_OFFSET_MOVED:
-                if not self._is_certain(found):
+                if not self._is_certain(result):
                     self._unsettled.add(pull)
                     return None
                 break
-            if found.status is not GetMessageStatus.NO_MATCHED_MESSAGE:
+            if result.status is not GetMessageStatus.NO_MATCHED_MESSAGE:
                 break
-            pull.look_at = found.next_begin_offset
+            pull.look_at = result.next_begin_offset
         self._release(pull)
-        return self._answer(pull, found)
+        return self._answer(pull, result)
 
     def _wake(self, pull: _Pull) -> None:
         """Answer a waiting pull if there is an answer and its client takes it."""
@@ -270,7 +270,7 @@ class Pulling:
         Other connections have their turn in between.
         """
         for number, pull in enumerate(self._grown(queues), 1):
-            if pull is not None and pull in self._held.get(pull.queue, ()):
+            if pull is not None and pull in self._pulls.get(pull.queue, ()):
                 self._wake(pull)
             if number % WOKEN_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -278,26 +278,26 @@ class Pulling:
     def _grown(self, queues: Collection[QueueName] | None) -> Iterator[_Pull | None]:
         """Yield the pulls to wake, and None before each look at a queue, since that takes time
         too."""
-        wanted: Collection[QueueName] = self._held.keys()
+        names: Collection[QueueName] = self._pulls.keys()
         if queues is not None:
-            wanted = {*queues, *(pull.queue for pull in self._unsettled)}
-        for queue in [queue for queue in wanted if queue in self._held]:
+            names = {*queues, *(pull.queue for pull in self._unsettled)}
+        for queue in [queue for queue in names if queue in self._pulls]:
             yield None
             try:
                 end = self._store.max_offset(*queue)
             except ReputError:
                 end = -1  # the pulls are woken and answer with the error
-            waiting = self._held.get(queue, ())
+            waiting = self._pulls.get(queue, ())
             yield from [pull for pull in waiting if pull.queue_end != end or end < 0]
 
     def _wake_connection(self, connection: Connection) -> None:
-        for pull in list(self._held_by.get(connection, ())):
+        for pull in list(self._pulls_of.get(connection, ())):
             self._wake(pull)
 
     def connection_closed(self, connection: Connection) -> None:
         """Drop the waiting pulls of a lost connection."""
         self._admission.forget()
-        for pull in list(self._held_by.get(connection, ())):
+        for pull in list(self._pulls_of.get(connection, ())):
             self._release(pull)
 
     async def watch(self) -> None:
@@ -344,8 +344,8 @@ def _found_template(sys_flags: tuple[int, int]) -> HeadTemplate:
     return HeadTemplate(Frame(_CODES[status], 0, RESPONSE, status.value, ext))
 
 
-def _discard(held: dict[_Key, set[_Pull]], key: _Key, pull: _Pull) -> None:
-    pulls = held.get(key, set())
+def _discard(pulls_of: dict[_Key, set[_Pull]], key: _Key, pull: _Pull) -> None:
+    pulls = pulls_of.get(key, set())
     pulls.discard(pull)
     if not pulls:
-        held.pop(key, None)
+        pulls_of.pop(key, None)

@@ -41,7 +41,7 @@ class Queries:
         """Answer with the records that the index finds for a key; the client compares the keys."""
         is_unique = request.ext.get("_UNIQUE_KEY_QUERY") == "true"
         self._store.refresh()
-        found = self._store.query_index(
+        result = self._store.query_index(
             requests.text(request, "topic"),
             requests.text(request, "key"),
             UNIQUE_KEY_MAX_COUNT if is_unique else max(requests.number(request, "maxNum"), 0),
@@ -50,14 +50,14 @@ class Queries:
         )
         records: list[bytes] = []
         size = 0
-        for message in found.messages:
+        for message in result.messages:
             size += message.size
             if records and size > MAX_BODY_BYTES:
                 break
             records.append(self._store.stored_record(message))
         ext = {
-            "indexLastUpdateTimestamp": str(found.index_last_update_timestamp),
-            "indexLastUpdatePhyoffset": str(found.index_last_update_phyoffset),
+            "indexLastUpdateTimestamp": str(result.index_last_update_timestamp),
+            "indexLastUpdatePhyoffset": str(result.index_last_update_phyoffset),
         }
         if not records:
             text = "can not find message, maybe time range not correct"
@@ -68,11 +68,11 @@ class Queries:
         """Answer with the record at a physical offset, which is part of the message's id."""
         offset = requests.number(request, "offset")
         self._store.refresh()
-        found = self._store.message_at(offset)
-        if found is None:
+        message = self._store.message_at(offset)
+        if message is None:
             text = f"can not find message by the offset, {offset}"
             raise Refused(ResponseCode.SYSTEM_ERROR, text)
-        return request.answer(ResponseCode.SUCCESS, body=self._store.stored_record(found))
+        return request.answer(ResponseCode.SUCCESS, body=self._store.stored_record(message))
 
     def query_consume_queue(self, _connection: Connection, request: Frame) -> Frame:
         """Answer with units of a queue, and with what a group subscribes to."""
@@ -97,7 +97,7 @@ class Queries:
 
 def _unit_json(unit: CqUnit) -> dict[str, object]:
     """ConsumeQueueData."""
-    found: dict[str, object] = {
+    fields: dict[str, object] = {
         "physicOffset": unit.physical_offset,
         "physicSize": unit.size,
         "tagsCode": unit.tags_code or 0,
@@ -110,11 +110,11 @@ def _unit_json(unit: CqUnit) -> dict[str, object]:
         }
         if unit.ext.bit_map is not None:
             ext = {"filterBitMap": base64.b64encode(unit.ext.bit_map).decode(), **ext}
-            found["bitMap"] = _bits_text(unit.ext.bit_map)
-        found["extendDataJson"] = requests.to_text(ext)
+            fields["bitMap"] = _bits_text(unit.ext.bit_map)
+        fields["extendDataJson"] = requests.to_text(ext)
     elif unit.tags_code is None:
-        found["msg"] = "Cq extend not exist!"
-    return found
+        fields["msg"] = "Cq extend not exist!"
+    return fields
 
 
 def _bits_text(bit_map: bytes) -> str:

@@ -40,14 +40,14 @@ def number(request: Frame, name: str, default: int | None = None) -> int:
     try:
         if len(value) > 20 or not value.isascii():
             raise ValueError
-        found = int(value)
+        number = int(value)
     except ValueError as error:
         raise Refused(
             ResponseCode.SYSTEM_ERROR, f"the request's {name} is {value[:40]!r}, not a number"
         ) from error
-    if not -(1 << 63) <= found < 1 << 63:
+    if not -(1 << 63) <= number < 1 << 63:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the request's {name} is no long")
-    return found
+    return number
 
 
 def group(request: Frame, name: str = "consumerGroup") -> str:
@@ -65,14 +65,14 @@ def json_body(request: Frame) -> Mapping[str, object]:
     try:
         if len(request.body) > MAX_JSON_BYTES:
             raise ValueError(f"{len(request.body)} bytes exceed {MAX_JSON_BYTES}")
-        found = configjson.parse(bytes(request.body).decode())
+        fields = configjson.parse(bytes(request.body).decode())
         if b"\\u" in request.body:
-            require_characters(found)
+            require_characters(fields)
     except (ValueError, RecursionError) as error:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is no JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise Refused(ResponseCode.SYSTEM_ERROR, "the body is no JSON object")
-    return found
+    return fields
 
 
 def field(fields: Mapping[str, object], name: str, read: Callable[[object], Value]) -> Value:

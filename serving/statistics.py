@@ -82,9 +82,9 @@ class Statistics:
 
     def consume_stats(self, _connection: Connection, request: Frame) -> Frame:
         """Answer with committed and end offsets of every queue that a group consumes."""
-        group, wanted = requests.group(request), request.ext.get("topic")
-        found = self._consumed(group, [wanted] if wanted else self._offsets.topics_of(group))
-        return request.answer(ResponseCode.SUCCESS, body=self._stats_json(found).encode())
+        group, topic = requests.group(request), request.ext.get("topic")
+        queues = self._consumed(group, [topic] if topic else self._offsets.topics_of(group))
+        return request.answer(ResponseCode.SUCCESS, body=self._stats_json(queues).encode())
 
     def broker_consume_stats(self, _connection: Connection, request: Frame) -> Frame:
         """Answer with the offsets of all groups, topic by topic."""
@@ -96,10 +96,10 @@ class Statistics:
                 config = self._topics.find(topic)
                 if is_ordered_only and not (config and config.is_ordered):
                     continue
-                found = self._consumed(group, [topic])
-                total += sum(one.broker - one.consumer for one in found)
-                inflight += sum(one.pulled - one.consumer for one in found)
-                tables.append(self._stats_json(found))
+                queues = self._consumed(group, [topic])
+                total += sum(queue.broker - queue.consumer for queue in queues)
+                inflight += sum(queue.pulled - queue.consumer for queue in queues)
+                tables.append(self._stats_json(queues))
             groups.append(f"{{{requests.to_text(group)}:[{','.join(tables)}]}}")
         totals = f'"totalDiff":{total},"totalInflightDiff":{inflight}'
         body = f'{{"consumeStatsList":[{",".join(groups)}],{totals}}}'
@@ -154,15 +154,15 @@ class Statistics:
     def _stats_json(self, queues: Iterable[_Consumed]) -> str:
         """ConsumeStats."""
         entries = {
-            requests.queue_json(self._broker_name, one.queue_id, one.topic): requests.to_text(
+            requests.queue_json(self._broker_name, queue.queue_id, queue.topic): requests.to_text(
                 {
-                    "brokerOffset": one.broker,
-                    "consumerOffset": one.consumer,
-                    "lastTimestamp": one.last_time,
-                    "pullOffset": one.pulled,
+                    "brokerOffset": queue.broker,
+                    "consumerOffset": queue.consumer,
+                    "lastTimestamp": queue.last_time,
+                    "pullOffset": queue.pulled,
                 }
             )
-            for one in queues
+            for queue in queues
         }
         return requests.keyed_json(entries, "offsetTable", consumeTps=0.0)
 

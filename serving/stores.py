@@ -61,10 +61,10 @@ class ServedStore:
             check_no_broker(self.output, self.settings.root)
 
 
-def check_names(found: Sequence[tuple[StoreSettings, BrokerIdentity]]) -> None:
+def check_names(stores: Sequence[tuple[StoreSettings, BrokerIdentity]]) -> None:
     """Raise UsageError if two stores have one name."""
     roots: dict[str, Path] = {}
-    for settings, identity in found:
+    for settings, identity in stores:
         other = roots.setdefault(identity.name, settings.root)
         if other is not settings.root:
             raise UsageError(

@@ -47,18 +47,18 @@ class Topics:
         self._table = Watched(root / TOPICS_FILE, lambda: read_topic_table(root))
         self._known_groups = known_groups
         self._declared: Mapping[str, object] = {}
-        self._found: dict[str, TopicConfig | None] = {}
+        self._configs: dict[str, TopicConfig | None] = {}
         self._timer = LookTimer()
 
     def find(self, name: str) -> TopicConfig | None:
         """A topic; None if it is unknown."""
         self._refresh()
-        if name not in self._found:
+        if name not in self._configs:
             if len(name) > MAX_TOPIC_BYTES:
                 # nothing that long is kept
                 return None
-            self._found[name] = self._make(name)
-        return self._found[name]
+            self._configs[name] = self._make(name)
+        return self._configs[name]
 
     def names(self) -> list[str]:
         """All topics, sorted; mqadmin finds the groups by their retry topics."""
@@ -69,7 +69,7 @@ class Topics:
 
     def _refresh(self) -> None:
         if self._timer.is_due():
-            self._found.clear()
+            self._configs.clear()
             self._declared = self._table.value()
 
     def _make(self, name: str) -> TopicConfig | None:

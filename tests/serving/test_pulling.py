@@ -427,7 +427,7 @@ def test_what_is_remembered_of_filters_is_bounded(
 
     def watched(self: Admission, *given: Any) -> Any:
         found = admit(self, *given)
-        sizes.append(sum(known.filter_bytes for known in self._known.values()))
+        sizes.append(sum(each.filter_bytes for each in self._admissions.values()))
         return found
 
     monkeypatch.setattr(Admission, "admit", watched)
