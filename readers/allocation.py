@@ -168,18 +168,20 @@ class AllocateMachineRoomNearby:
             return []
         queues_of: dict[str, list[MessageQueue]] = {}
         for queue in queues:
-            room = _known(self.resolver.broker_room(queue), queue)
+            room = _require_room(self.resolver.broker_room(queue), queue)
             queues_of.setdefault(room, []).append(queue)
         clients_of: dict[str, list[str]] = {}
-        for one in client_ids:
-            clients_of.setdefault(_known(self.resolver.client_room(one), one), []).append(one)
+        for member_id in client_ids:
+            clients_of.setdefault(
+                _require_room(self.resolver.client_room(member_id), member_id), []
+            ).append(member_id)
         here = self.resolver.client_room(client_id)
-        found = []
+        share = []
         if here in queues_of:
-            found += self.strategy.allocate(client_id, queues_of[here], clients_of[here])
+            share += self.strategy.allocate(client_id, queues_of[here], clients_of[here])
         for room in sorted(queues_of.keys() - clients_of.keys(), key=_java):
-            found += self.strategy.allocate(client_id, queues_of[room], client_ids)
-        return found
+            share += self.strategy.allocate(client_id, queues_of[room], client_ids)
+        return share
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,7 @@ def _room(broker_name: str) -> str | None:
     return parts[0] if len(parts) == 2 else None
 
 
-def _known(room: str, whose: object) -> str:
+def _require_room(room: str, whose: object) -> str:
     if not room:
         raise UsageError(f"the machine room of {whose} is not known; the resolver must name it")
     return room

@@ -142,24 +142,24 @@ class Consumer:
         self._broker_name = broker_name(store, properties)
         topics = frozenset(self._subscription)
         member = Member(self.client_id, topics, type(self._strategy).__name__)
-        with ExitStack() as held:
+        with ExitStack() as resources:
             self.store = MessageStore(
                 store, output=output, settings=settings, limits=_limits(PullLimits.of(settings))
             )
             """For questions about queues, such as ``offset_by_time``."""
-            held.callback(self.store.close)
-            self._offsets = held.enter_context(SharedConsumerOffsetFile(place, store))
-            self._member = held.enter_context(GroupMember(place, group, member))
-            held.callback(self._release, self._locks)
+            resources.callback(self.store.close)
+            self._offsets = resources.enter_context(SharedConsumerOffsetFile(place, store))
+            self._member = resources.enter_context(GroupMember(place, group, member))
+            resources.callback(self._release, self._locks)
             if (line := self.store.note_coverage()) is not None:
                 logger.warning("not consumed: %s", line)
             # a topic that comes later is new to everyone
             self._new_topics = {topic for topic in topics if not self.store.queue_ids(topic)}
-            self._held = held.pop_all()
+            self._resources = resources.pop_all()
 
     def close(self) -> None:
         """Leave the group and give up all queues, without a commit."""
-        self._held.close()
+        self._resources.close()
 
     def __enter__(self) -> Self:
         return self
@@ -193,10 +193,10 @@ class Consumer:
                 self._rebalance()
                 self._rebalance_at = time.monotonic() + REBALANCE_SECONDS
             before = dict(self._positions)
-            found = self._read(max_count)
+            messages = self._read(max_count)
             left = deadline - time.monotonic()
-            if found or left <= 0:
-                return found
+            if messages or left <= 0:
+                return messages
             if self._positions == before:
                 time.sleep(min(POLL_SECONDS, left))
 
@@ -207,10 +207,10 @@ class Consumer:
         Raises OwnershipError for a queue that this member does not have, and OutputError if nothing
         was committed.
         """
-        wanted = dict(self._positions if offsets is None else offsets)
-        for queue in wanted:
+        positions = dict(self._positions if offsets is None else offsets)
+        for queue in positions:
             self._check_mine(queue)
-        new = {queue: at for queue, at in wanted.items() if self._committed[queue] != at}
+        new = {queue: at for queue, at in positions.items() if self._committed[queue] != at}
         if new:
             self._offsets.update(lambda _: self._by_group(new))
             self._committed.update(new)
@@ -238,33 +238,33 @@ class Consumer:
         self._paused.difference_update(queues)
 
     def _read(self, max_count: int) -> list[ConsumedMessage]:
-        found: list[ConsumedMessage] = []
+        messages: list[ConsumedMessage] = []
         for _ in range(len(self._order)):
-            if len(found) >= max_count:
+            if len(messages) >= max_count:
                 break
             queue = self._order[0]
             self._order.rotate(-1)
             if queue not in self._paused:
-                found += self._read_queue(queue, max_count - len(found))
-        return found
+                messages += self._read_queue(queue, max_count - len(messages))
+        return messages
 
     def _read_queue(self, queue: MessageQueue, max_count: int) -> list[ConsumedMessage]:
-        position, wanted = self._positions[queue], self._subscription[queue.topic]
+        position, message_filter = self._positions[queue], self._subscription[queue.topic]
         pulled = self.store.get_message(
             queue.topic, queue.queue_id, position, max_count,
-            max_bytes=MAX_POLL_BYTES, message_filter=wanted,
+            max_bytes=MAX_POLL_BYTES, message_filter=message_filter,
         )  # fmt: skip
         if pulled.damaged:
             self._list_damaged(queue, pulled.damaged)
         if not self._is_moved(queue, pulled.status, pulled.next_begin_offset):
             self._positions[queue] = pulled.next_begin_offset
-        found = []
+        messages = []
         for outer, offset in zip(pulled.found, pulled.queue_offsets, strict=True):
-            for message in delivered([outer], wanted):
+            for message in delivered([outer], message_filter):
                 place = offset + message.queue_offset - outer.queue_offset
                 if place >= position:
-                    found.append(ConsumedMessage(queue, place, message))
-        return found
+                    messages.append(ConsumedMessage(queue, place, message))
+        return messages
 
     def _list_damaged(self, queue: MessageQueue, physical_offsets: Iterable[int]) -> None:
         """Log skipped records and add them to the quarantine, durably, before a commit can pass
@@ -316,39 +316,41 @@ class Consumer:
             if self._on_revoked is not None:
                 self._on_revoked(frozenset(lost))
             self._release(lost)
-        taken: dict[MessageQueue, HeldLock] = {}
+        locks: dict[MessageQueue, HeldLock] = {}
         with ExitStack() as given_back:
             for queue in sorted(share - self._locks.keys()):
-                held = self._member.lock_queue(queue.topic, queue.queue_id)
-                if held is not None:
-                    taken[queue] = given_back.enter_context(held)
-            if taken:
-                self._begin(taken)
+                queue_lock = self._member.lock_queue(queue.topic, queue.queue_id)
+                if queue_lock is not None:
+                    locks[queue] = given_back.enter_context(queue_lock)
+            if locks:
+                self._begin(locks)
             given_back.pop_all()
 
-    def _begin(self, taken: Mapping[MessageQueue, HeldLock]) -> None:
+    def _begin(self, locks: Mapping[MessageQueue, HeldLock]) -> None:
         """Go on at the group's committed offsets. Where it has none, choose them for all queues of
         the topic, and commit them."""
         queue_ids: dict[str, set[int]] = {}
-        for queue in taken:
+        for queue in locks:
             # offsets in a topic that is new to the group are chosen together (first_position)
-            known = queue_ids.setdefault(queue.topic, set(self.store.queue_ids(queue.topic)))
-            known.add(queue.queue_id)
+            topic_ids = queue_ids.setdefault(queue.topic, set(self.store.queue_ids(queue.topic)))
+            topic_ids.add(queue.queue_id)
 
         def plan(offsets: Offsets) -> Offsets:
-            found: Offsets = {}
+            first_offsets: Offsets = {}
             for topic, ids in queue_ids.items():
                 key = TopicGroup(topic, self.group)
-                known = offsets.get(key, {})
-                for n in sorted(ids - known.keys()):
-                    first = first_position(known, self._asked(topic, n), self._earliest(topic, n))
-                    found.setdefault(key, {})[n] = first
-            return found
+                group_offsets = offsets.get(key, {})
+                for n in sorted(ids - group_offsets.keys()):
+                    first = first_position(
+                        group_offsets, self._asked(topic, n), self._earliest(topic, n)
+                    )
+                    first_offsets.setdefault(key, {})[n] = first
+            return first_offsets
 
         offsets = self._offsets.update(plan)
-        for queue, held in taken.items():
+        for queue, queue_lock in locks.items():
             offset = offsets[TopicGroup(queue.topic, self.group)][queue.queue_id]
-            self._locks[queue] = held
+            self._locks[queue] = queue_lock
             self._positions[queue] = self._committed[queue] = offset
             self._order.append(queue)
             logger.info(
@@ -379,11 +381,11 @@ class Consumer:
         return MessageQueue(topic, self._broker_name, queue_id)
 
     def _by_group(self, offsets: Mapping[MessageQueue, int]) -> Offsets:
-        found: Offsets = {}
+        commits: Offsets = {}
         for queue, offset in offsets.items():
             key = TopicGroup(queue.topic, self.group)
-            found.setdefault(key, {})[queue.queue_id] = offset
-        return found
+            commits.setdefault(key, {})[queue.queue_id] = offset
+        return commits
 
     def _check_mine(self, queue: MessageQueue) -> None:
         if queue not in self._locks:

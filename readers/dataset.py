@@ -93,10 +93,10 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
 
         ``options`` (batch_size, ...) are passed to Arrow's Scanner.
         """
-        wanted = ROWS_SCHEMA.names if columns is None else list(columns)
-        schema = _project([*wanted, *_PLACE])
+        names = ROWS_SCHEMA.names if columns is None else list(columns)
+        schema = _project([*names, *_PLACE])
         batches = self._batches(schema, filter, _tell_nobody)
-        return dataset.Scanner.from_batches(batches, schema=schema, columns=wanted, **options)
+        return dataset.Scanner.from_batches(batches, schema=schema, columns=names, **options)
 
     def batches(
         self,
@@ -108,17 +108,17 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
 
         ``passed`` receives the progress, also while no row is found.
         """
-        wanted = ROWS_SCHEMA.names if columns is None else list(columns)
-        for batch in self._batches(_project([*wanted, *_PLACE]), filter, passed):
+        names = ROWS_SCHEMA.names if columns is None else list(columns)
+        for batch in self._batches(_project([*names, *_PLACE]), filter, passed):
             if batch.num_rows:
-                yield batch.select(wanted)
+                yield batch.select(names)
 
     def _batches(
-        self, schema: pa.Schema, wanted: dataset.Expression | None, passed: Passed
+        self, schema: pa.Schema, condition: dataset.Expression | None, passed: Passed
     ) -> Iterator[pa.RecordBatch]:
         """The wanted rows in the columns of ``schema``, in batches that may be empty."""
         try:
-            yield from self._scanned(schema, wanted, passed)
+            yield from self._scanned(schema, condition, passed)
         except (ReputError, OSError) as error:
             self.failure = error
             raise
@@ -126,28 +126,28 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
             self.losses.say()
 
     def _scanned(
-        self, schema: pa.Schema, wanted: dataset.Expression | None, passed: Passed
+        self, schema: pa.Schema, condition: dataset.Expression | None, passed: Passed
     ) -> Iterator[pa.RecordBatch]:
-        named = _named_columns(wanted) + (["topic"] if self._form.named_topics else [])
+        named = _named_columns(condition) + (["topic"] if self._form.named_topics else [])
         late = bool(named) and bool(_LARGE & (set(schema.names) - set(named)))
         whole = marked_schema(_project([*schema.names, *named, *_PLACE]), self._form)
         place = marked_schema(_project([*named, *_PLACE, "corruptReason"]), self._form)
-        ranges = list(self._ranges(wanted))
+        ranges = list(self._ranges(condition))
         done, total, left_out = 0, sum(end - start for start, end in ranges), 0
         for start, end in ranges:
             for batch in self._read(start, end, place if late else whole):
                 first, last = _range_of(batch)
-                found = batch if wanted is None else batch.filter(wanted)
-                rows = without_internal(found, self._form)
-                left_out += found.num_rows - rows.num_rows
+                matches = batch if condition is None else batch.filter(condition)
+                rows = without_internal(matches, self._form)
+                left_out += matches.num_rows - rows.num_rows
                 self.internal_left_out = max(self.internal_left_out, left_out)
                 if not late:
                     yield rows.select(schema.names)
                 elif rows.column("corruptReason").null_count < rows.num_rows:
                     # damaged ranges are not records, so the whole batch is read again
                     for again in self._read(first, last, whole):
-                        found = without_internal(again.filter(wanted), self._form)
-                        yield found.select(schema.names)
+                        matches = without_internal(again.filter(condition), self._form)
+                        yield matches.select(schema.names)
                 elif rows.num_rows:
                     yield from self._rows_at(rows, schema)
                 passed(done + last - start, total)
@@ -162,22 +162,22 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
             max_inflated_bytes=self._form.max_inflated_bytes, losses=self.losses,
         )  # fmt: skip
 
-    def _rows_at(self, found: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        offsets, sizes = (found.column(name).to_numpy() for name in _PLACE)
+    def _rows_at(self, rows: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        offsets, sizes = (rows.column(name).to_numpy() for name in _PLACE)
         return rows_at(
             self._log, offsets, sizes, schema,
             delay_levels_ms=self._settings.message_delay_levels_ms,
             max_inflated_bytes=self._form.max_inflated_bytes,
         )  # fmt: skip
 
-    def _ranges(self, wanted: dataset.Expression | None) -> Iterator[tuple[int, int]]:
+    def _ranges(self, condition: dataset.Expression | None) -> Iterator[tuple[int, int]]:
         """[start, end) ranges of the log that may hold matching rows; adjacent ones are joined."""
         size = self._log.file_size
-        files = [(one.start, one.start + size) for one in self._log.segments]
+        files = [(segment.start, segment.start + size) for segment in self._log.segments]
         parts = sorted([*files, *self._log.gaps()])
         bounds = [(start, min(end, self._end)) for start, end in parts if start < self._end]
-        if wanted is not None:
-            bounds = self._candidates(bounds, wanted)
+        if condition is not None:
+            bounds = self._candidates(bounds, condition)
         while bounds:
             start, end = bounds.pop(0)
             while bounds and bounds[0][0] == end:
@@ -185,7 +185,7 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
             yield start, end
 
     def _candidates(
-        self, bounds: Sequence[tuple[int, int]], wanted: dataset.Expression
+        self, bounds: Sequence[tuple[int, int]], condition: dataset.Expression
     ) -> list[tuple[int, int]]:
         """Files and gaps that a filter does not rule out; Arrow checks it against the bounds of
         each."""
@@ -196,31 +196,35 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         firsts = list(itertools.accumulate(times, _later))
         lasts = list(itertools.accumulate(reversed(times[1:]), _later))[::-1]
         for (start, end), first, last in itertools.zip_longest(bounds, firsts, lasts):
-            known = (field("physicalOffset") >= start) & (field("physicalOffset") < end)
+            guarantee = (field("physicalOffset") >= start) & (field("physicalOffset") < end)
             time = field("storeTimestamp")
             # a lost or damaged range has no time
             if first is not None:
-                known = known & ((time >= timestamp(first - CLOCK_STEP_US)) | time.is_null())
+                guarantee = guarantee & (
+                    (time >= timestamp(first - CLOCK_STEP_US)) | time.is_null()
+                )
             if last is not None:
-                known = known & ((time <= timestamp(last + CLOCK_STEP_US)) | time.is_null())
+                guarantee = guarantee & ((time <= timestamp(last + CLOCK_STEP_US)) | time.is_null())
             fragments.append(
-                format_.make_fragment(str(start), fs.LocalFileSystem(), partition_expression=known)
+                format_.make_fragment(
+                    str(start), fs.LocalFileSystem(), partition_expression=guarantee
+                )
             )
         all_files = dataset.FileSystemDataset(fragments, ROWS_SCHEMA, format_)
-        kept = {fragment.path for fragment in all_files.get_fragments(filter=wanted)}
+        kept = {fragment.path for fragment in all_files.get_fragments(filter=condition)}
         return [(start, end) for start, end in bounds if str(start) in kept]
 
     def _first_store_time(self, start: int) -> int | None:
         """storeTimestamp of a file's first record in us; None if that record is damaged or lost, or
         if no timestamp can hold it."""
-        found = self._log.record_starting_at(start)
-        if not isinstance(found, Record) or found.store_timestamp not in TIMESTAMPS_MS:
+        record = self._log.record_starting_at(start)
+        if not isinstance(record, Record) or record.store_timestamp not in TIMESTAMPS_MS:
             return None
-        return found.store_timestamp * 1000
+        return record.store_timestamp * 1000
 
 
-def _later(known: int | None, found: int | None) -> int | None:
-    return known if found is None else found
+def _later(former: int | None, time: int | None) -> int | None:
+    return former if time is None else time
 
 
 def _project(names: Sequence[str]) -> pa.Schema:
@@ -233,12 +237,12 @@ def _range_of(batch: pa.RecordBatch) -> tuple[int, int]:
     return offsets[0].as_py(), offsets[-1].as_py() + sizes[-1].as_py()
 
 
-def _named_columns(wanted: dataset.Expression | None) -> list[str]:
+def _named_columns(condition: dataset.Expression | None) -> list[str]:
     """Columns that a filter names, found in its text, which is all that Arrow exposes.
 
     A word that merely looks like a column costs time but changes no result.
     """
-    text = "" if wanted is None else str(wanted)
+    text = "" if condition is None else str(condition)
     return [name for name in ROWS_SCHEMA.names if name in text]
 
 

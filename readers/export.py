@@ -95,16 +95,16 @@ class RowSelection:
             whole = condition if whole is None else whole & condition
         return whole
 
-    def check_topics(self, found: Collection[str], store: Path) -> None:
-        """Raise UsageError for a topic or pattern that matches neither a ``found`` topic nor one
-        that the store knows: it cannot be told before the log was read, which may hold messages of
-        a deleted topic."""
-        known = {*found, *(known_topics([store]) if self.topics else ())}
+    def check_topics(self, row_topics: Collection[str], store: Path) -> None:
+        """Raise UsageError for a topic or pattern that matches neither one of ``row_topics`` nor
+        one that the store knows: it cannot be told before the log was read, which may hold messages
+        of a deleted topic."""
+        names = {*row_topics, *(known_topics([store]) if self.topics else ())}
         for topic in self.topics:
-            if not any(re.fullmatch(_pattern(topic), name, re.DOTALL) for name in known):
+            if not any(re.fullmatch(_pattern(topic), name, re.DOTALL) for name in names):
                 raise UsageError(
                     f"no message of topic {topic!r} in the chosen range of the log, and {store} "
-                    f"knows no such topic{near_topics(topic, known)}; nothing was written"
+                    f"knows no such topic{near_topics(topic, names)}; nothing was written"
                 )
 
 
@@ -151,7 +151,7 @@ def export(
     form = replace(form, named_topics=selection.named_topics)
     messages = MessageDataset(settings, form, fail_on_data_loss=fail_on_data_loss)
     rows = 0
-    found: set[str] = set()
+    row_topics: set[str] = set()
 
     def passed(done: int, total: int) -> None:
         if stop.is_set():
@@ -169,8 +169,8 @@ def export(
                 files.add(batch)
                 rows += batch.num_rows
                 if selection.topics:
-                    found.update(pc.unique(batch.column("topic")).to_pylist())
-            selection.check_topics(found, settings.root)
+                    row_topics.update(pc.unique(batch.column("topic")).to_pylist())
+            selection.check_topics(row_topics, settings.root)
             files.finish()
         except BaseException:
             files.abandon()
@@ -181,10 +181,12 @@ def export(
     )
 
 
-def _check_names(setting: str, names: Sequence[str], known: Sequence[str] | dict[str, str]) -> None:
+def _check_names(
+    setting: str, names: Sequence[str], choices: Sequence[str] | dict[str, str]
+) -> None:
     for name in names:
-        if name not in known:
-            raise UsageError(f"{setting} names {name!r}; choose from {', '.join(known)}")
+        if name not in choices:
+            raise UsageError(f"{setting} names {name!r}; choose from {', '.join(choices)}")
 
 
 def _pattern(topic: str) -> str:
@@ -318,9 +320,9 @@ class _Files:
             if name == "date":
                 column = column.cast(pa.date32())
             encoded = column.dictionary_encode("encode")
-            found = [_directory(name, value) for value in encoded.dictionary.to_pylist()]
-            directories = [f"{outer}{inner}/" for outer in directories for inner in found]
-            codes = codes * len(found) + encoded.indices.to_numpy()
+            folders = [_directory(name, value) for value in encoded.dictionary.to_pylist()]
+            directories = [f"{outer}{inner}/" for outer in directories for inner in folders]
+            codes = codes * len(folders) + encoded.indices.to_numpy()
         order = np.argsort(codes, kind="stable")
         rows = rows.take(pa.array(order)) if len(directories) > 1 else rows
         used, starts = np.unique(codes[order], return_index=True)

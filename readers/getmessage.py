@@ -122,7 +122,7 @@ class _Pull:
     max_bytes: int
     limits: PullLimits
     status: GetMessageStatus = GetMessageStatus.NO_MATCHED_MESSAGE
-    found: list[Message] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
     queue_offsets: list[int] = field(default_factory=list)
     damaged: list[int] = field(default_factory=list)
     byte_count: int = 0
@@ -132,7 +132,7 @@ class _Pull:
 
     def is_full(self, unit: CqUnit, is_in_memory: bool) -> bool:
         """Whether ``unit`` would exceed the limits (``isTheBatchFull``); the first never does."""
-        if not self.found:
+        if not self.messages:
             return False
         limits, byte_count = self.limits, self.byte_count + unit.size
         if self.message_count + unit.batch_num > self.max_count or byte_count > self.max_bytes:
@@ -179,7 +179,7 @@ class _Pull:
         if message_filter and not message_filter.is_matched_by_commit_log(message.properties):
             self._note(GetMessageStatus.NO_MATCHED_MESSAGE)
             return
-        self.found.append(message)
+        self.messages.append(message)
         self.queue_offsets.append(unit.queue_offset)
         self.byte_count += unit.size
         self.message_count += unit.batch_num
@@ -187,7 +187,7 @@ class _Pull:
         self.lost_before = 0
 
     def _note(self, status: GetMessageStatus) -> None:
-        if not self.found:
+        if not self.messages:
             self.status = status
 
 
@@ -227,8 +227,8 @@ def get_message(
         next_offset,
         low,
         high,
-        tuple(delivered(pull.found, message_filter)),
-        tuple(pull.found),
+        tuple(delivered(pull.messages, message_filter)),
+        tuple(pull.messages),
         tuple(pull.queue_offsets),
         tuple(pull.damaged),
     )
@@ -253,9 +253,11 @@ def outside_queue(offset: int, low: int, high: int) -> tuple[GetMessageStatus, i
     return None
 
 
-def delivered(found: Iterable[Message], message_filter: MessageFilter | None) -> Iterator[Message]:
+def delivered(
+    messages: Iterable[Message], message_filter: MessageFilter | None
+) -> Iterator[Message]:
     """Yield the messages that a client hands to its listener, given those a broker sent."""
-    for outer in found:
+    for outer in messages:
         try:
             inner = outer.unwrap()
         except MessageBodyError:

@@ -67,7 +67,7 @@ class RangeReader:
         self._is_whole = False
         """Whether the log has every file from its first to its last."""
         self._bounds, self._files = np.zeros(8, np.int64), np.empty((0, 2), np.int64)
-        self._held: list[OpenFile] = []
+        self._open_files: list[OpenFile] = []
         """The open files of ``_files``, which close when nothing refers to them."""
         self._room = FIRST_ROOM_BYTES
         """Bytes of the buffer for the next pull; it grows with what pulls need."""
@@ -91,10 +91,12 @@ class RangeReader:
         if view is not self._view or view.log.segments is not self._segments:
             self._follow(view)
         if self._is_whole and isinstance(queue, ConsumeQueueView):
-            found = self._plain(queue, offset, max_count, max_bytes, message_filter)
-            if found is not None:
-                taken, next_offset, data = found
-                status = GetMessageStatus.FOUND if taken else GetMessageStatus.NO_MATCHED_MESSAGE
+            result = self._plain(queue, offset, max_count, max_bytes, message_filter)
+            if result is not None:
+                record_count, next_offset, data = result
+                status = (
+                    GetMessageStatus.FOUND if record_count else GetMessageStatus.NO_MATCHED_MESSAGE
+                )
                 return GetRangesResult(status, next_offset, low, high, data)
         pulled = get_message(
             queue, view, offset, max_count, max_bytes=max_bytes, message_filter=message_filter,
@@ -107,7 +109,7 @@ class RangeReader:
         log, segments, limits = view.log, view.log.segments, self._limits
         if segments is not self._segments:
             self._files = np.full((len(segments), 2), -1, np.int64)
-            self._held.clear()
+            self._open_files.clear()
         self._view, self._segments = view, segments
         first, last = (segments[0].start, segments[-1].start) if segments else (0, 0)
         self._is_whole = bool(segments) and last - first == (len(segments) - 1) * log.file_size
@@ -143,8 +145,8 @@ class RangeReader:
         units = queue.stored_units(offset, count)
         if units is None:
             return None
-        found = self._pull(*units, codes, max_count, clamped_max_bytes(max_bytes))
-        return None if found is None else (found[1], offset + found[0], found[2])
+        result = self._pull(*units, codes, max_count, clamped_max_bytes(max_bytes))
+        return None if result is None else (result[1], offset + result[0], result[2])
 
     def _pull(
         self,
@@ -160,17 +162,17 @@ class RangeReader:
         kernel = self._kernel
         while True:
             out = np.empty(self._room, np.uint8)
-            looked_at, taken, end = kernel.pull_records(
+            looked_at, number, end = kernel.pull_records(
                 units, first, count, codes, max_count, max_bytes, self._bounds, self._files, out
             )  # fmt: skip
             if looked_at >= 0:
-                return looked_at, taken, out.data[:end]
+                return looked_at, number, out.data[:end]
             if looked_at == kernel.UNUSUAL:
                 return None
             if looked_at == kernel.NO_ROOM:
                 self._room = max(2 * self._room, end)
             elif self._view is not None:
-                self._open(self._view, taken)
+                self._open(self._view, number)
 
     def _open(self, view: LogView, number: int) -> None:
         """Open and map a file of the log. Raises CommitLogError."""
@@ -181,7 +183,7 @@ class RangeReader:
             raise CommitLogError(
                 f"cannot open commitlog file {segment.path}: {error.strerror}"
             ) from error
-        self._held.append(file)
+        self._open_files.append(file)
         self._files[number] = file.fd, file.address(log.file_size)
 
 

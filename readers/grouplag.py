@@ -127,12 +127,12 @@ def queue_lags(
 
 def total(lags: Iterable[Lag]) -> Lag:
     """Return the sum of lags; a figure that is unknown in one of them is unknown."""
-    found = list(lags)
-    messages = [one.messages for one in found if one.messages is not None]
-    sizes = [one.bytes for one in found if one.bytes is not None]
-    ages = [one.seconds for one in found if one.seconds is not None]
-    first = [one.first_store_timestamp for one in found if one.first_store_timestamp is not None]
-    count = len(found)
+    all_lags = list(lags)
+    messages = [lag.messages for lag in all_lags if lag.messages is not None]
+    sizes = [lag.bytes for lag in all_lags if lag.bytes is not None]
+    ages = [lag.seconds for lag in all_lags if lag.seconds is not None]
+    first = [lag.first_store_timestamp for lag in all_lags if lag.first_store_timestamp is not None]
+    count = len(all_lags)
     return Lag(
         sum(messages) if len(messages) == count else None,
         sum(sizes) if len(sizes) == count else None,
@@ -162,11 +162,11 @@ def _lag(store: MessageStore, topic: str, queue_id: int, start: int, end: int, n
         return NO_LAG
     size, first, at = 0, None, start
     while at < end:
-        found = store.unit_columns(topic, queue_id, at, min(UNITS_PER_READ, end - at))
-        if found is None:
+        part = store.unit_columns(topic, queue_id, at, min(UNITS_PER_READ, end - at))
+        if part is None:
             # a file of the queue is missing
             return Lag(end - start, None, None, None)
-        units, at = found
+        units, at = part
         if first is None and len(units):
             first = int(units.physical_offsets[0])
         size += int(units.sizes.sum(dtype="int64"))

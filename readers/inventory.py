@@ -91,10 +91,10 @@ def _ended_halves(store: MessageStore, first: int, last: int) -> Iterator[int]:
     """The queue offsets of half messages that are named by messages [first, last)."""
     at = first
     while at < last:
-        found = store.get_message(OP_TOPIC, 0, at, PULLED)
-        for message in found.messages:
+        result = store.get_message(OP_TOPIC, 0, at, PULLED)
+        for message in result.messages:
             # RocketMQ 4 names one, RocketMQ 5 several, each followed by a comma
-            yield from (int(one) for one in message.body().split(b",") if one.isdigit())
-        if found.next_begin_offset <= at:
+            yield from (int(text) for text in message.body().split(b",") if text.isdigit())
+        if result.next_begin_offset <= at:
             return
-        at = found.next_begin_offset
+        at = result.next_begin_offset

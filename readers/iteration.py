@@ -74,13 +74,13 @@ def _units(
     last = store.max_offset(topic, queue_id)
     end = last if end is None else min(end, last)
     while (start := max(start, store.min_offset(topic, queue_id))) < end:
-        found = store.unit_columns(topic, queue_id, start, min(UNITS_PER_READ, end - start))
-        if found is None:
+        part = store.unit_columns(topic, queue_id, start, min(UNITS_PER_READ, end - start))
+        if part is None:
             raise QueueFileError(
                 f"queue {queue_id} of topic {topic} has no file with offset {start}; rebuild it "
                 "with reput rebuild, or read from a later offset"
             )
-        units, start = found
+        units, start = part
         if start > end:
             # an inner batch has more than one offset
             units = units.select(units.queue_offsets < end)
@@ -102,22 +102,22 @@ class _Rows:
         self._filter = message_filter
         self._max_inflated_bytes = max_inflated_bytes
         self._names = tuple(message_filter.names) if message_filter else ()
-        wanted = set(schema.names) - _UNIT_COLUMNS
-        if wanted or self._names:
-            wanted |= {_REASON, *(_PROPERTY_COLUMNS.get(name, _PROPERTIES) for name in self._names)}
-        self._log_schema = pa.schema([field for field in ROWS_SCHEMA if field.name in wanted])
+        names = set(schema.names) - _UNIT_COLUMNS
+        if names or self._names:
+            names |= {_REASON, *(_PROPERTY_COLUMNS.get(name, _PROPERTIES) for name in self._names)}
+        self._log_schema = pa.schema([field for field in ROWS_SCHEMA if field.name in names])
         self._answers: dict[tuple[str | None, ...], bool] = {}
 
-    def of(self, found: Iterator[UnitColumns]) -> Iterator[pa.RecordBatch]:
+    def of(self, pieces: Iterator[UnitColumns]) -> Iterator[pa.RecordBatch]:
         """The rows of a queue's units, in as many batches as needed, none of them empty."""
         if self._filter is not None:
-            wanted = self._filter
-            found = (units.select(_may_match(units, wanted)) for units in found)
+            message_filter = self._filter
+            pieces = (units.select(_may_match(units, message_filter)) for units in pieces)
         if not self._log_schema.names:
-            for units in found:
+            for units in pieces:
                 yield from self._batch(units, {})
             return
-        parts = (part for units in found for part in _parts(units))
+        parts = (part for units in pieces for part in _parts(units))
         for part, batches in map_ahead(self._begun, parts):
             done = 0
             for rows in batches:
@@ -160,25 +160,27 @@ class _Rows:
             yield batch
 
     def _matches(
-        self, wanted: MessageFilter, count: int, columns: dict[str, pa.Array]
+        self, message_filter: MessageFilter, count: int, columns: dict[str, pa.Array]
     ) -> NDArray[np.bool_]:
         """bool[n]: damaged records, and rows that pass the filter's later tests."""
         values = [_property(columns, name).to_pylist() for name in self._names]
         rows: Iterable[tuple[str | None, ...]] = zip(*values, strict=True)
         if not values:
             rows = repeat((), count)
-        matches = np.fromiter((self._answer(wanted, row) for row in rows), np.bool_, count)
+        matches = np.fromiter((self._answer(message_filter, row) for row in rows), np.bool_, count)
         if _REASON in columns:
             matches |= columns[_REASON].is_valid().to_numpy(zero_copy_only=False)
         return matches
 
-    def _answer(self, wanted: MessageFilter, values: tuple[str | None, ...]) -> bool:
+    def _answer(self, message_filter: MessageFilter, values: tuple[str | None, ...]) -> bool:
         """The answer depends only on these values, which repeat, so it is cached."""
         answer = self._answers.get(values)
         if answer is None:
             named = zip(self._names, values, strict=True)
-            known = {name: value for name, value in named if value is not None}
-            answer = wanted.is_matched_by_commit_log(known) and wanted.is_delivered(known)
+            row = {name: value for name, value in named if value is not None}
+            answer = message_filter.is_matched_by_commit_log(row) and message_filter.is_delivered(
+                row
+            )
             if len(self._answers) >= _MAX_REMEMBERED:
                 self._answers.clear()
             self._answers[values] = answer
@@ -190,14 +192,14 @@ def _property(columns: dict[str, pa.Array], name: str) -> pa.Array:
     return columns[column] if column else pc.map_lookup(columns[_PROPERTIES], name, "last")
 
 
-def _may_match(units: UnitColumns, wanted: MessageFilter) -> NDArray[np.bool_]:
+def _may_match(units: UnitColumns, message_filter: MessageFilter) -> NDArray[np.bool_]:
     """bool[n]: the filter's first test, run once per distinct tags code if that suffices."""
-    asked = wanted.is_matched_by_consume_queue
+    asked = message_filter.is_matched_by_consume_queue
     if units.ext is None:
         codes, places = np.unique(units.tags_codes, return_inverse=True)
         return np.array([asked(code, None) for code in codes.tolist()], np.bool_)[places]
-    known = (None if code <= MAX_ADDR else code for code in units.tags_codes.tolist())
-    return np.array([asked(*unit) for unit in zip(known, units.ext, strict=True)], np.bool_)
+    plain_codes = (None if code <= MAX_ADDR else code for code in units.tags_codes.tolist())
+    return np.array([asked(*unit) for unit in zip(plain_codes, units.ext, strict=True)], np.bool_)
 
 
 def _parts(units: UnitColumns) -> Iterator[UnitColumns]:

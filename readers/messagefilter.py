@@ -56,12 +56,12 @@ class MessageFilter:
         None without one. Raises StoreError where the broker's file cannot be used."""
         path = root / CONSUMER_FILTER_FILE
         try:
-            found = consumers.from_json(configjson.read(path))
+            registry = consumers.from_json(configjson.read(path))
         except consumers.FilterDataError as error:
             raise StoreError(f"cannot use {path}: {error}") from error
-        if found.problem:
-            raise StoreError(f"cannot use {path}: {found.problem}")
-        consumer = found.find(topic, group)
+        if registry.problem:
+            raise StoreError(f"cannot use {path}: {registry.problem}")
+        consumer = registry.find(topic, group)
         return cls.of_consumer(consumer) if consumer else None
 
     @property

@@ -32,10 +32,10 @@ class Message:
     """Upper limit of an inflated body."""
 
     @classmethod
-    def of(cls, found: Record, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> Message:
+    def of(cls, log_record: Record, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> Message:
         """The message of a decoded record."""
-        values = properties.as_texts(found.property_map)
-        return cls(found, java.decode(found.topic), values, max_body_bytes)
+        values = properties.as_texts(log_record.property_map)
+        return cls(log_record, java.decode(log_record.topic), values, max_body_bytes)
 
     @property
     def queue_id(self) -> int:
@@ -85,8 +85,8 @@ class Message:
 
     def has_key(self, topic: str, key: str, is_unique: bool) -> bool:
         """Whether this is a message of ``topic`` with ``key`` among its keys, or as unique key."""
-        found = key == self.unique_key if is_unique else key in self.keys
-        return found and self.topic == topic
+        is_key = key == self.unique_key if is_unique else key in self.keys
+        return is_key and self.topic == topic
 
     @property
     def offset_message_id(self) -> str:
@@ -124,7 +124,7 @@ class Message:
         return [self._inner(index, *parts) for index, parts in enumerate(inner)]
 
     def _inner(self, index: int, flag: int, body: bytes, block: bytes) -> Message:
-        found = replace(
+        inner_record = replace(
             self.record,
             flag=flag,
             body=body,
@@ -133,7 +133,7 @@ class Message:
             queue_offset=self.queue_offset + index,
             sys_flag=inner_sys_flag(self.record.sys_flag),
         )
-        return Message.of(found, self.max_body_bytes)
+        return Message.of(inner_record, self.max_body_bytes)
 
 
 def decode_message_id(message_id: str) -> tuple[tuple[str, int], int] | None:

@@ -278,8 +278,8 @@ class MessageStore:
         """Queue offset by store time, within the queue's bounds (``ConsumeQueueFiles``)."""
 
         def ask(queue: QueueView) -> int:
-            found = queue.offset_by_time(timestamp_ms, boundary, self._view.store_time)
-            return min(max(found, queue.min_offset), queue.max_offset)
+            offset = queue.offset_by_time(timestamp_ms, boundary, self._view.store_time)
+            return min(max(offset, queue.min_offset), queue.max_offset)
 
         return self._ask(topic, queue_id, ask, 0)
 
@@ -290,8 +290,8 @@ class MessageStore:
         """
 
         def ask(queue: QueueView) -> int:
-            found = queue.first_from_time(timestamp_ms)
-            return queue.max_offset if found is None else found
+            offset = queue.first_from_time(timestamp_ms)
+            return queue.max_offset if offset is None else offset
 
         return self._ask(topic, queue_id, ask, 0)
 
@@ -337,8 +337,8 @@ class MessageStore:
     def note_coverage(self) -> str | None:
         """A line about messages that are in no queue, for whoever reads queues; None where there
         are none, or only the lag of a process that builds the queues."""
-        found = self.coverage()
-        return None if found.is_growing else found.line(self._settings.root, self._output)
+        coverage = self.coverage()
+        return None if coverage.is_growing else coverage.line(self._settings.root, self._output)
 
     def earliest_message_time(self, topic: str, queue_id: int) -> int:
         """Store time of the queue's first message; -1 without one."""
@@ -353,10 +353,10 @@ class MessageStore:
         log = self._view.log
         if not log.min_offset <= physical_offset < self._view.end:
             return None
-        found = log.record_starting_at(physical_offset)
-        if not isinstance(found, Record) or physical_offset + found.total_size > self._view.end:
+        result = log.record_starting_at(physical_offset)
+        if not isinstance(result, Record) or physical_offset + result.total_size > self._view.end:
             return None
-        return Message.of(found, self._max_body_bytes)
+        return Message.of(result, self._max_body_bytes)
 
     def note_loss(self, physical_offset: int) -> int:
         """Add the lost or damaged range to which a unit or an entry points to ``losses``; return
@@ -365,11 +365,11 @@ class MessageStore:
         Raises CommitLogDataLossError or CorruptRecordError with ``fail_on_data_loss``.
         """
         log = self._view.log
-        gap, found = log.gap_at(physical_offset), log.record_starting_at(physical_offset)
+        gap, result = log.gap_at(physical_offset), log.record_starting_at(physical_offset)
         if gap is not None:
             bad = BadRange(*gap, Status.SEGMENT_DELETED)
-        elif isinstance(found, Outcome):
-            bad = BadRange(physical_offset, physical_offset + max(found.size, 0), found.status)
+        elif isinstance(result, Outcome):
+            bad = BadRange(physical_offset, physical_offset + max(result.size, 0), result.status)
         else:
             return physical_offset
         if self._fail:
@@ -385,8 +385,8 @@ class MessageStore:
         """The message with the id that a broker assigned; None for another broker's id. Raises
         UsageError like ``message_place``."""
         host, physical_offset = message_place(offset_message_id)
-        found = self.message_at(physical_offset)
-        return found if found and found.record.store_host == host else None
+        message = self.message_at(physical_offset)
+        return message if message and message.record.store_host == host else None
 
     def query(
         self,
@@ -415,8 +415,8 @@ class MessageStore:
     ) -> list[Message]:
         """Messages of a topic with a unique key, by physical offset; a message that was sent again
         has the same key."""
-        found = self.query_index(topic, unique_key, max_count, begin_ms, end_ms)
-        return found.with_key(topic, unique_key, is_unique=True)
+        result = self.query_index(topic, unique_key, max_count, begin_ms, end_ms)
+        return result.with_key(topic, unique_key, is_unique=True)
 
     def query_index(
         self,
@@ -435,8 +435,8 @@ class MessageStore:
         limit = self._settings.max_msgs_num_batch
         most = limit if max_count is None else max_count
         most = min(most, limit) if is_limited else most
-        found = self._index.query_offset(whole, most + 1, begin_ms, end_ms, self._view.end)
-        offsets = sorted(set(found.phy_offsets[:most]))
+        result = self._index.query_offset(whole, most + 1, begin_ms, end_ms, self._view.end)
+        offsets = sorted(set(result.phy_offsets[:most]))
         messages = [self.message_at(offset) for offset in offsets]
         for offset, message in zip(offsets, messages, strict=True):
             if message is None and offset >= self.min_physical_offset:
@@ -444,9 +444,9 @@ class MessageStore:
         self.losses.say()
         return QueryMessageResult(
             [message for message in messages if message is not None],
-            found.index_last_update_timestamp,
-            found.index_last_update_phyoffset,
-            len(found.phy_offsets) > most,
+            result.index_last_update_timestamp,
+            result.index_last_update_phyoffset,
+            len(result.phy_offsets) > most,
         )
 
     @property
@@ -469,13 +469,13 @@ class MessageStore:
             return without if queue is None else question(queue)
 
     def _queue(self, topic: str, queue_id: int) -> QueueView | None:
-        known = self._queues.get((topic, queue_id))
-        if known is not None and known[1] is self._view:
-            return known[0]
+        entry = self._queues.get((topic, queue_id))
+        if entry is not None and entry[1] is self._view:
+            return entry[0]
         name = topic_directory(topic.encode())
         if name is None or queue_id < 0:
             return None
-        queue = known[0] if known else open_view(
+        queue = entry[0] if entry else open_view(
             self._output, QueueKey(name, queue_id), self._settings, self._view.log,
             is_batch=self._is_batch(name),
         )  # fmt: skip

@@ -82,9 +82,9 @@ def change_offsets(
 def _writable(changes: list[OffsetChange], offsets: Offsets) -> list[OffsetChange]:
     """Return the changes. Raises UsageError for one that the file of offsets cannot hold, and for a
     new group whose name no client could have; one that the file has may have any name."""
-    known = {key.group for key in offsets}
+    groups = {key.group for key in offsets}
     for change in changes:
-        is_named = change.group in known or is_group(change.group.removesuffix(BROADCAST_SUFFIX))
+        is_named = change.group in groups or is_group(change.group.removesuffix(BROADCAST_SUFFIX))
         if not is_named or TOPIC_GROUP_SEPARATOR in change.topic:
             raise UsageError(
                 f"the offsets of group {change.group} in topic {change.topic} cannot be written; "
@@ -99,9 +99,9 @@ def check_group(root: Path, offsets: Offsets, group: str) -> None:
     read."""
     document = configjson.read(root / SUBSCRIPTION_GROUP_FILE)
     table = document.get("subscriptionGroupTable") if isinstance(document, dict) else None
-    known = {key.group for key in offsets} | {*(table if isinstance(table, dict) else ())}
-    if group not in known:
-        near = difflib.get_close_matches(group, known, n=1)
+    groups = {key.group for key in offsets} | {*(table if isinstance(table, dict) else ())}
+    if group not in groups:
+        near = difflib.get_close_matches(group, groups, n=1)
         meant = f" (did you mean {near[0]}?)" if near else ""
         raise NotFoundError(f"nobody knows a group {group}{meant}; give `new=` to make it")
 
@@ -152,10 +152,10 @@ def skip(
     """Move a group past every message, in ``topics``, or in all topics in which it has
     committed."""
     chosen = topics or _topics(offsets, group)
-    found = [
+    changes = [
         _reset(store, offsets, group, topic, partial(store.max_offset, topic)) for topic in chosen
     ]
-    return list(chain.from_iterable(found))
+    return list(chain.from_iterable(changes))
 
 
 def clone(
@@ -213,9 +213,9 @@ def _queue_ids(store: MessageStore, topic: str) -> list[int]:
 
 def _topics(offsets: Offsets, group: str) -> list[str]:
     """Topics in which a group has committed, sorted. Raises NotFoundError if there are none."""
-    found = topics_of(offsets, group)
-    if not found:
+    topics = topics_of(offsets, group)
+    if not topics:
         raise NotFoundError(
             f"group {group} has committed nothing; reput groups list shows those that have"
         )
-    return found
+    return topics

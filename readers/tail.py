@@ -79,15 +79,15 @@ class TopicTail:
         return self._messages(heapq.merge(*queues))
 
     def _last_places(self, queue_id: int, count: int) -> list[tuple[int, int, int]]:
-        found: list[tuple[int, int, int]] = []
+        places: list[tuple[int, int, int]] = []
         first = self._store.min_offset(self._topic, queue_id)
         end = self._next_offsets[queue_id]
         step = _FIRST_STEP
-        while first < end and len(found) < count:
+        while first < end and len(places) < count:
             start = max(first, end - step)
-            found = [*self._places(queue_id, start, end), *found]
+            places = [*self._places(queue_id, start, end), *places]
             end, step = start, min(4 * step, _LONGEST_STEP)
-        return found
+        return places
 
     def _places(self, queue_id: int, start: int, end: int) -> Iterator[tuple[int, int, int]]:
         """(physical offset, queue id, queue offset) tuples, which sort in store order."""

@@ -78,17 +78,17 @@ def events_of(bodies: Iterable[Message], message_id: str) -> list[dict[str, Any]
     ``bodies`` are the messages of traces that have it as a key. The end of a consumption has no
     time in old versions; it stands after its begin.
     """
-    found: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     for message in bodies:
-        found += (event for event in decode(_text(message)) if _tells_of(event, message_id))
-    begun = {one["request_id"]: one["time"] for one in found if one["kind"] == "SubBefore"}
+        events += (event for event in decode(_text(message)) if _tells_of(event, message_id))
+    begun = {event["request_id"]: event["time"] for event in events if event["kind"] == "SubBefore"}
 
     def order(event: dict[str, Any]) -> tuple[int, bool]:
         is_end = event["kind"] == "SubAfter"
         time = event.get("time") or (begun.get(event["request_id"]) if is_end else None) or 0
         return time, is_end
 
-    return sorted(found, key=order)
+    return sorted(events, key=order)
 
 
 def _text(message: Message) -> str:
