@@ -104,20 +104,21 @@ def read_batch(
     settings: StoreSettings, output: Path, checkpoint: Path | None, batch_id: int
 ) -> BatchContent:
     """Return one batch with what the log holds in its range. Raises NotFoundError."""
-    found = read_positions(settings, output, checkpoint)
-    batch = found.history.batch(batch_id)
+    positions = read_positions(settings, output, checkpoint)
+    batch = positions.history.batch(batch_id)
     if batch is None:
         option = () if checkpoint is None else ("--checkpoint", str(checkpoint))
         listed = command_line("checkpoints list", settings.root, output, *option)
         raise NotFoundError(
-            f"no batch {batch_id} in {found.spark_directory}; {listed} shows those that are there"
+            f"no batch {batch_id} in {positions.spark_directory}; {listed} shows those that are "
+            "there"
         )
-    if batch.start is None or batch.start < found.log_min or batch.end > found.log_end:
-        return BatchContent(batch, found.watermark, None, None, None, ())
+    if batch.start is None or batch.start < positions.log_min or batch.end > positions.log_end:
+        return BatchContent(batch, positions.watermark, None, None, None, ())
     with _opened(settings, output) as log:
         passed = pass_over(log, batch.start, batch.end)
         return BatchContent(
-            batch, found.watermark, passed.messages,
+            batch, positions.watermark, passed.messages,
             None if passed.first_record_offset < 0 else log.store_time(passed.first_record_offset),
             None if passed.last_record_offset < 0 else log.store_time(passed.last_record_offset),
             passed.bad,
@@ -131,8 +132,10 @@ def check(settings: StoreSettings, output: Path, checkpoint: Path | None) -> Che
     problems: list[str] = []
     with _opened(settings, output) as log:
         watermark = _any_watermark(settings, output)
-        for one in watermark_differences(state):
-            problems.append(f"{one.path}: {one.damage} {one.entry} is not sound")
+        for difference in watermark_differences(state):
+            problems.append(
+                f"{difference.path}: {difference.damage} {difference.entry} is not sound"
+            )
         problems += (
             f"{spark.name}/{line}" for line in read_history(spark, watermark.store_id).damage
         )
@@ -167,11 +170,11 @@ def rewind(
     OwnershipError while a dispatcher or a broker runs on the output, and CommitLogError where the
     log was cut below the watermark.
     """
-    with ExitStack() as held:
-        log = held.enter_context(_opened(settings, output))
+    with ExitStack() as resources:
+        log = resources.enter_context(_opened(settings, output))
         _any_watermark(settings, output)  # nothing is created in a directory that is not an output
         if apply:
-            held.enter_context(Ownership(output))
+            resources.enter_context(Ownership(output))
             finish_owned_swap(output)
         spark = spark_directory_of(output, checkpoint)
         log_end = LogTail(log).settled()
@@ -182,19 +185,19 @@ def rewind(
         loss = find_loss(log, watermark, built)
         if loss is not None:
             raise loss.error(settings)
-        found = plan_rewind(log, log_end, watermark, spark, built, target)
+        rewinding = plan_rewind(log, log_end, watermark, spark, built, target)
         history = read_history(spark, watermark.store_id)
-        batches = tuple(one.batch_id for one in history.batches if one.end > found.offset)
+        batches = tuple(batch.batch_id for batch in history.batches if batch.end > rewinding.offset)
         followers = tuple(
-            one.name
-            for one in read_follower_states(output / STATE_DIRECTORY)
-            if one.position is None or one.position > found.offset
+            state.name
+            for state in read_follower_states(output / STATE_DIRECTORY)
+            if state.position is None or state.position > rewinding.offset
         )
         kept = None
-        if apply and found.offset < found.watermark:
-            kept = keep_state(output, spark, found.watermark, found.offset)
-            _cut(settings, output, checkpoint, log, found)
-        return Rewound(found, apply, batches, followers, kept)
+        if apply and rewinding.offset < rewinding.watermark:
+            kept = keep_state(output, spark, rewinding.watermark, rewinding.offset)
+            _cut(settings, output, checkpoint, log, rewinding)
+        return Rewound(rewinding, apply, batches, followers, kept)
 
 
 def _cut(
@@ -202,7 +205,7 @@ def _cut(
     output: Path,
     checkpoint: Path | None,
     log: CommitLog,
-    found: Rewind,
+    rewinding: Rewind,
 ) -> None:
     # pyspark and Arrow take a second, and no dry run needs them
     from reput.streaming.commit import Committer  # noqa: PLC0415
@@ -212,12 +215,12 @@ def _cut(
 
     config = DispatcherConfig(settings.root, output, once=True, checkpoint=checkpoint)
     indexes = Indexes.of(config, settings)
-    followers = Followers(config, settings, found.plan.watermark.store_id)
+    followers = Followers(config, settings, rewinding.plan.watermark.store_id)
     committer = Committer(config, indexes, log, followers)
     try:
-        committer.take_over(found.plan)
-        if found.plan.spark is not None:
-            spark_checkpoint.rewind(config.spark_directory, found.plan.spark)
+        committer.take_over(rewinding.plan)
+        if rewinding.plan.spark is not None:
+            spark_checkpoint.rewind(config.spark_directory, rewinding.plan.spark)
         elif config.spark_directory.is_dir():
             spark_checkpoint.move_aside(config.spark_directory)
         committer.end()
@@ -251,10 +254,10 @@ def _opened(settings: StoreSettings, output: Path) -> Iterator[CommitLog]:
 
 
 def _any_watermark(settings: StoreSettings, output: Path) -> Watermark:
-    found = read_watermark(output / STATE_DIRECTORY)
-    if found is None:
+    watermark = read_watermark(output / STATE_DIRECTORY)
+    if watermark is None:
         raise _no_watermark(settings, output)
-    return found
+    return watermark
 
 
 def _no_watermark(settings: StoreSettings, output: Path) -> UsageError:

@@ -108,20 +108,20 @@ def compare_stores(
     everything. ``hash_slot_count`` is maxHashSlotNum of both. Raises StoreError for a file that
     cannot be read, UsageError for an index that is too short for its slots.
     """
-    found, reader = Comparison(), PairReader()
+    comparison, reader = Comparison(), PairReader()
     try:
         with reader:
             for kind in kinds:
                 pairs = _compare_kind(reader, kind, left, right, topics, hash_slot_count)
                 for count, difference in enumerate(pairs, 1):
-                    found.compared[kind] = count
+                    comparison.compared[kind] = count
                     if difference is not None:
-                        found.differences.append(difference)
+                        comparison.differences.append(difference)
     except OSError as error:
         # a failed read names no file, only one of two descriptors
         place = error.filename or " or ".join(reader.paths)
         raise StoreError(f"cannot read {place}: {error.strerror}") from error
-    return found
+    return comparison
 
 
 def _compare_kind(
@@ -232,14 +232,14 @@ def _compare_queues(
     for key in sorted(on_left | on_right, key=lambda key: (key.topic, key.queue_id)):
         place = f"{key.topic}/{key.queue_id}"
         there = (f"{left}/{place}", f"{right}/{place}")
-        found: Entry | None
+        entry: Entry | None
         if key in on_left and key in on_right:
-            found = _compare_files(reader, *there, describe)
+            entry = _compare_files(reader, *there, describe)
         elif key in on_left:
-            found = "queue", {"files": len(_file_names(there[0], is_mapped_file_name))}, None
+            entry = "queue", {"files": len(_file_names(there[0], is_mapped_file_name))}, None
         else:
-            found = "queue", None, {"files": len(_file_names(there[1], is_mapped_file_name))}
-        yield StoreDifference(kind, place, *found) if found else None
+            entry = "queue", None, {"files": len(_file_names(there[1], is_mapped_file_name))}
+        yield StoreDifference(kind, place, *entry) if entry else None
 
 
 def _compare_files(reader: PairReader, left: str, right: str, describe: Describe) -> Entry | None:
@@ -367,10 +367,10 @@ def _compare_indexes(
             yield StoreDifference(INDEX_DIRECTORY, place, "", *sides)
         else:
             place += f" ({pair[0]} | {pair[1]})"
-            found = _compare_index_files(
+            entry = _compare_index_files(
                 reader, f"{left}/{pair[0]}", f"{right}/{pair[1]}", slot_count
             )
-            yield StoreDifference(INDEX_DIRECTORY, place, *found) if found else None
+            yield StoreDifference(INDEX_DIRECTORY, place, *entry) if entry else None
 
 
 def _compare_index_files(
@@ -408,7 +408,9 @@ def _compare_checkpoints(left: Path, right: Path) -> Iterator[StoreDifference | 
     read = [StoreCheckpoint.read(root) for root in (left, right)]
     if read == [None, None]:
         return
-    sides: list[Fields | None] = [None if one is None else asdict(one) for one in read]
+    sides: list[Fields | None] = [
+        None if checkpoint is None else asdict(checkpoint) for checkpoint in read
+    ]
     if sides[0] is not None and sides[1] is not None:
         names = [name for name in sides[0] if sides[0][name] != sides[1][name]]
         sides = [{name: side[name] for name in names} for side in sides if side is not None]

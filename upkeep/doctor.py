@@ -69,13 +69,13 @@ class Doctor:
         )  # fmt: skip
         for look in looks:
             try:
-                found = list(look())
+                finds = list(look())
             except (ReputError, OSError) as error:
                 # whatever cannot be read hides the rest
                 yield Find("unreadable", str(error), None)
                 return
-            yield from found
-            if any(one.state in _HIDING for one in found):
+            yield from finds
+            if any(find.state in _HIDING for find in finds):
                 return
 
     def _command(self, verb: str, *options: object) -> str:
@@ -105,30 +105,29 @@ class Doctor:
 
     def _watermark(self) -> Iterator[Find]:
         state = self._output / STATE_DIRECTORY
-        found = read_watermark(state)
-        if found is None:
+        watermark = read_watermark(state)
+        if watermark is None:
             if (state / WATERMARK_FILE).exists():
                 text = f"{state / WATERMARK_FILE} is damaged, both slots of it"
                 yield Find("watermark_damaged", text, self._command("verify", "--repair"))
             return
         with closing(self._settings.open_log()) as log:
-            differs = what_differs(log, LogTail(log).settled(), found)
-            if found.end_offset < log.min_offset:
-                differs = (
-                    f"the log begins at {log.min_offset}, beyond the watermark {found.end_offset}"
-                )
+            differs = what_differs(log, LogTail(log).settled(), watermark)
+            end = watermark.end_offset
+            if end < log.min_offset:
+                differs = f"the log begins at {log.min_offset}, beyond the watermark {end}"
         if differs is not None:
             yield Find("log_cut", differs, self._command("run", "--once"))
 
     def _entries(self) -> Iterator[Find]:
-        found = read_watermark(self._output / STATE_DIRECTORY)
-        if found is None:
+        watermark = read_watermark(self._output / STATE_DIRECTORY)
+        if watermark is None:
             return
         with closing(self._settings.open_log()) as log:
-            loss = find_loss(log, found, Built(self._output, self._settings))
+            loss = find_loss(log, watermark, Built(self._output, self._settings))
         if loss is not None:
             verb = "run" if loss.is_everything else "rebuild"
-            names = [f"{one.name}/{one.queue_id}" for one in loss.names]
+            names = [f"{name.name}/{name.queue_id}" for name in loss.names]
             text = (
                 f"{len(loss.names)} of {loss.total} queues and index files lack entries that were "
                 f"built: {_some(names)}"
@@ -149,13 +148,14 @@ class Doctor:
             yield Find("messages_in_no_queue", text, command)
         if status.unstopped_run is not None:
             yield Find("run_ended", status.unstopped_run, self._command("run", "--once"))
-        for one in status.repeated:
+        for queue in status.repeated:
             text = (
-                f"{one.messages} messages of topic {one.topic} queue {one.queue_id}, from physical "
-                f"offset {one.first_physical_offset} on, are in no queue, because their offsets "
-                "begin again; if the topic was made again and consumers shall see them, rebuild it"
+                f"{queue.messages} messages of topic {queue.topic} queue {queue.queue_id}, from "
+                f"physical offset {queue.first_physical_offset} on, are in no queue, because their "
+                "offsets begin again; if the topic was made again and consumers shall see them, "
+                "rebuild it"
             )
-            choice = ("--topic", one.topic, "--from", one.first_physical_offset)
+            choice = ("--topic", queue.topic, "--from", queue.first_physical_offset)
             yield Find("offsets_begin_again", text, self._command("rebuild", *choice))
         yield from self._damage()
         yield from self._moved()
@@ -183,7 +183,7 @@ class Doctor:
                 yield Find("positions_moved", queue.line, command)
 
     def _beyond(self, status: OutputStatus) -> Iterator[Find]:
-        ends = {(one.topic, one.queue_id): one.max_offset for one in status.queues}
+        ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in status.queues}
         committed = read_committed(self._output) or read_committed(self._settings.root) or {}
         for key, queues in sorted(committed.items()):
             beyond = self._queues_beyond(key.topic, queues, ends)
@@ -199,8 +199,8 @@ class Doctor:
     def _queues_beyond(
         topic: str, committed: Mapping[int, int], ends: Mapping[tuple[str, int], int]
     ) -> list[str]:
-        found = ((queue, ends.get((topic, queue))) for queue in committed)
-        return [str(queue) for queue, end in found if end is not None and committed[queue] > end]
+        pairs = ((queue, ends.get((topic, queue))) for queue in committed)
+        return [str(queue) for queue, end in pairs if end is not None and committed[queue] > end]
 
 
 def examine(settings: StoreSettings, output: Path) -> list[Find]:

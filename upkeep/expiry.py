@@ -53,13 +53,13 @@ def expire(
     where the log is not its log, or a part of it may not be mounted, OutputError and SyncError.
     """
     log = settings.open_log()
-    with ExitStack() as held:
-        held.callback(log.close)
+    with ExitStack() as resources:
+        resources.callback(log.close)
         log.check_mounted("nothing is removed")
         built = Built(output, settings)
         if apply:
             _watermark(log, built)  # this creates nothing in a directory that is not an output
-            held.enter_context(Ownership(output))
+            resources.enter_context(Ownership(output))
             # what a killed removal has taken is not found again, but a power cut may undo it
             fsops.sync_file_system_of(output)
         watermark = _watermark(log, built)

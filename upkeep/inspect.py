@@ -62,30 +62,30 @@ def describe_record(settings: StoreSettings, physical_offset: int) -> dict[str, 
     head = log.read(physical_offset, SIZE_MAGIC_LENGTH)
     size = int.from_bytes(head[:4], "big", signed=True)
     data = log.read(physical_offset, min(max(size, SIZE_MAGIC_LENGTH), MAX_RECORD_LENGTH))
-    found = decode(data, physical_offset, file_end)
-    if isinstance(found, Outcome):
+    result = decode(data, physical_offset, file_end)
+    if isinstance(result, Outcome):
         before = walk(log, Window(log), segment.start, physical_offset)
         return {
             "file": str(segment.path),
-            "stands_here": found.status.name.lower(),
-            "size": found.size,
+            "stands_here": result.status.name.lower(),
+            "size": result.size,
             "bytes": head.hex(" "),
             "record_start_at_or_before": before.offset,
             "last_record_before": before.last_record_offset,
         }
-    return {"file": str(segment.path), **_record_fields(found, settings)}
+    return {"file": str(segment.path), **_record_fields(result, settings)}
 
 
-def _record_fields(found: Record, settings: StoreSettings) -> dict[str, Any]:
+def _record_fields(record: Record, settings: StoreSettings) -> dict[str, Any]:
     return {
-        **fields_for_json(found),
-        "magic": f"{found.magic:#x}",
-        "tags_code": tags_code(found, settings.message_delay_levels_ms),
-        "properties": properties.as_texts(found.property_map),
-        "body": found.body[:BODY_PREVIEW_BYTES].decode("utf-8", "backslashreplace"),
-        "body_length": len(found.body),
-        "body_crc": found.body_crc,
-        "body_crc_is_right": body_crc_is_right(found),
+        **fields_for_json(record),
+        "magic": f"{record.magic:#x}",
+        "tags_code": tags_code(record, settings.message_delay_levels_ms),
+        "properties": properties.as_texts(record.property_map),
+        "body": record.body[:BODY_PREVIEW_BYTES].decode("utf-8", "backslashreplace"),
+        "body_length": len(record.body),
+        "body_crc": record.body_crc,
+        "body_crc_is_right": body_crc_is_right(record),
     }
 
 
@@ -124,8 +124,8 @@ def describe_queue(
             break
         state = "pre-blank"
         if size != PRE_BLANK_SIZE:
-            found = log.record_at(offset, size)
-            state = found.status.name.lower() if isinstance(found, Outcome) else "sound"
+            result = log.record_at(offset, size)
+            state = result.status.name.lower() if isinstance(result, Outcome) else "sound"
         rows.append(
             {
                 "queue_offset": queue_offset,

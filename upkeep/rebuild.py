@@ -137,9 +137,9 @@ def rebuild(
             if stop.is_set():
                 raise StoreError("stopped before everything was built: nothing was replaced")
             _take_over_checkpoint(output, built)
-            found = {kind for kind in DIRECTORY_KINDS if (built / kind).is_dir()}
+            new_kinds = {kind for kind in DIRECTORY_KINDS if (built / kind).is_dir()}
             _check_built(output, built, kinds, topics)
-            written = [kind for kind in chosen if kind in found | TOGETHER]
+            written = [kind for kind in chosen if kind in new_kinds | TOGETHER]
             comparison = compare_stores(
                 output, built, _comparable(output, settings, written), topics,
                 settings.max_hash_slot_num,
@@ -154,7 +154,7 @@ def rebuild(
         parts = [part for part in parts if part.partition("/")[0] in written]
         # where an index that stays begins is in the watermark
         index_stays = settings.builds_index and INDEX_DIRECTORY not in parts
-        parts += _positions(config, built, is_whole=found <= {*parts}, index_stays=index_stays)
+        parts += _positions(config, built, is_whole=new_kinds <= {*parts}, index_stays=index_stays)
         parts += _ledger(config, built, topics) if topics is not None else ()
         if STATE_DIRECTORY not in parts:
             drop_ends(config.state_directory)  # new parts may end elsewhere
@@ -183,8 +183,8 @@ def _moved(
     if settings.on_queue_gap is OnQueueGap.BLANK:
         return ()
     names = None if topics is None else {escaped(topic.encode()) for topic in topics}
-    found = moved_queues(read_entries(built / STATE_DIRECTORY), (config.store, config.output))
-    return tuple(queue for queue in found if names is None or queue.topic in names)
+    queues = moved_queues(read_entries(built / STATE_DIRECTORY), (config.store, config.output))
+    return tuple(queue for queue in queues if names is None or queue.topic in names)
 
 
 def _ledger(config: DispatcherConfig, built: Path, topics: Collection[str]) -> Sequence[str]:
@@ -297,8 +297,8 @@ def _chosen(
 ) -> tuple[list[str], list[str]]:
     """Return the kinds in order, and the parts of an output that they and the topics select. Raises
     UsageError for a topic that is unknown or has no directory."""
-    wanted = {*kinds, *(TOGETHER if TOGETHER & {*kinds} else ())}
-    chosen = [kind for kind in DIRECTORY_KINDS if kind in wanted]
+    all_kinds = {*kinds, *(TOGETHER if TOGETHER & {*kinds} else ())}
+    chosen = [kind for kind in DIRECTORY_KINDS if kind in all_kinds]
     if topics is None:
         return chosen, list(chosen)
     for topic in topics:
@@ -324,10 +324,10 @@ def _settings(
 def _aside(config: DispatcherConfig, built: Path) -> DispatcherConfig:
     # the identity stays, because followers use it to find their positions; the settings are
     # recorded in the new state directory
-    found = read_watermark(config.state_directory)
+    watermark = read_watermark(config.state_directory)
     return replace(
         config, output=built, once=True, checkpoint=None, adopt=False, replay_from=None,
-        store_id=found.store_id if found else None, followers=(), flags={},
+        store_id=watermark.store_id if watermark else None, followers=(), flags={},
     )  # fmt: skip
 
 

@@ -273,14 +273,14 @@ class Shadow:
             queue.begin += first - queue.compared
             queue.compared = first
         position = self._compare(ours, theirs, queue)
-        found = self._judge(ours, theirs, queue, position)
-        if found is not None and found == queue.suspect:
+        difference = self._judge(ours, theirs, queue, position)
+        if difference is not None and difference == queue.suspect:
             queue.differs = True
-            self.result.differences.append(found)
-            logger.error("the broker's queue differs: %s", found.place)
+            self.result.differences.append(difference)
+            logger.error("the broker's queue differs: %s", difference.place)
             return False
-        queue.suspect = found
-        return found is not None or queue.compared < queue.end
+        queue.suspect = difference
+        return difference is not None or queue.compared < queue.end
 
     def _first(self, ours: QueueFiles, theirs: QueueFiles, queue: _Queue, has_entries: bool) -> int:
         """Return the byte of the first entry of either side whose message is in the log."""
@@ -295,8 +295,10 @@ class Shadow:
         if theirs.starts:
             # a batch queue begins at byte 0, with the first batch that its writer found
             unit = theirs.units(theirs.starts[0], 0, 1)[0]
-            known = ours.units(ours.starts[0], 0, 1)[0]["offset"] if has_entries else log_min_offset
-            is_older = unit["offset"] < min(known, log_min_offset)
+            own_offset = (
+                ours.units(ours.starts[0], 0, 1)[0]["offset"] if has_entries else log_min_offset
+            )
+            is_older = unit["offset"] < min(own_offset, log_min_offset)
             queue.is_uncomparable = bool(unit["size"] > 0 and is_older)
         return start
 

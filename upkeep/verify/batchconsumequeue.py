@@ -46,13 +46,13 @@ class ComparedBatchQueue(ComparedQueue, BatchConsumeQueueFiles):
     def _find_first(self, first: NDArray[np.void]) -> int | None:
         """Find the first unit; where its file is gone, that is the one after the last message
         before the log."""
-        found = super()._find_first(first)
-        for start in reversed(self.starts if found is None and self._log.start else []):
+        position = super()._find_first(first)
+        for start in reversed(self.starts if position is None and self._log.start else []):
             units = self._units(start)
             is_gone = (units["size"] > 0) & (units["offset"] + units["size"] <= self._log.start)
             if is_gone.any():
                 return start + (int(np.flatnonzero(is_gone)[-1]) + 1) * self.unit_size
-        return found
+        return position
 
     def _gone_unit(self, files: QueueFiles, index: int) -> NDArray[np.void]:
         """Return a unit with a count of one: recovery stops at a batch of no messages, and queue

@@ -72,7 +72,7 @@ class ComparedQueue(FilesAsFound, QueueFiles):
     @property
     def differences(self) -> list[Difference]:
         """Return all differences so far."""
-        return self._differences.found
+        return self._differences.items
 
     def _find_first(self, first: NDArray[np.void]) -> int | None:
         """Return the byte position of the queue's first sound message in the log, by the existing
@@ -84,8 +84,8 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         votes: Counter[int] = Counter()
         for start in self.starts:
             units = self._units(start)
-            found = np.flatnonzero(np.isin(units["offset"], offsets) & (units["size"] > 0))
-            indexes = found - np.searchsorted(offsets, units["offset"][found])
+            places = np.flatnonzero(np.isin(units["offset"], offsets) & (units["size"] > 0))
+            indexes = places - np.searchsorted(offsets, units["offset"][places])
             votes.update((start // self.unit_size + indexes).tolist())
         if not votes:
             return None
@@ -137,9 +137,9 @@ class ComparedQueue(FilesAsFound, QueueFiles):
     def compare_at(self, position: int, data: bytes | memoryview) -> None:
         """Compare the bytes of units that belong at a position."""
         expected = np.frombuffer(data, np.uint8)
-        found = self.bytes_at(position, len(expected))
+        actual = self.bytes_at(position, len(expected))
         units = expected.view(self.UNIT_DTYPE)
-        self._note_units(position, units, found.view(self.UNIT_DTYPE))
+        self._note_units(position, units, actual.view(self.UNIT_DTYPE))
         self._begin = position if self._begin is None else self._begin
         self._end = position + len(expected)
         self.compared += len(expected) // self.unit_size
@@ -148,16 +148,16 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         self,
         position: int,  # noqa: ARG002
         expected: NDArray[np.void],
-        found: NDArray[np.void],
+        actual: NDArray[np.void],
     ) -> NDArray[np.bool_]:
         """Return bool[n]: which units differ from those that follow from the log."""
-        wrong: NDArray[np.bool_] = expected != found
+        wrong: NDArray[np.bool_] = expected != actual
         return wrong
 
     def _note_units(
-        self, position: int, expected: NDArray[np.void], found: NDArray[np.void]
+        self, position: int, expected: NDArray[np.void], actual: NDArray[np.void]
     ) -> None:
-        wrong = np.flatnonzero(self._are_wrong(position, expected, found))
+        wrong = np.flatnonzero(self._are_wrong(position, expected, actual))
         if not len(wrong):
             return
         real = np.flatnonzero(expected["size"] != PRE_BLANK_SIZE)
@@ -177,7 +177,7 @@ class ComparedQueue(FilesAsFound, QueueFiles):
             offset = int(offsets[np.searchsorted(wrong, first)])
             self._note(
                 Damage.UNIT, position + first * self.unit_size, last - first,
-                found[first], expected[first], offset,
+                actual[first], expected[first], offset,
             )  # fmt: skip
 
     def _note(
@@ -185,7 +185,7 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         damage: Damage,
         position: int,
         count: int,
-        found: Iterable[int] | None,
+        actual: Iterable[int] | None,
         expected: Iterable[int] | None = None,
         physical_offset: int | None = None,
     ) -> None:
@@ -197,7 +197,7 @@ class ComparedQueue(FilesAsFound, QueueFiles):
                 position - start, self.key.topic, self.key.queue_id, position // self.unit_size,
                 count, physical_offset,
                 None if expected is None else tuple(int(value) for value in expected),
-                None if found is None else tuple(int(value) for value in found),
+                None if actual is None else tuple(int(value) for value in actual),
             )
         )  # fmt: skip
 
@@ -234,7 +234,7 @@ class ComparedQueue(FilesAsFound, QueueFiles):
                 is_stray = (at >= end) & ~is_zero & ~self._are_ahead(start, units)
                 self._note_wrong(Damage.STRAY, start, units, is_stray)
 
-    def taken(self) -> Iterator[Extent]:
+    def gone_extents(self) -> Iterator[Extent]:
         """Yield the bytes of units of messages before the log's start."""
         for start in self.starts:
             size = min(self._gone_end - start, self.file_size)
@@ -338,10 +338,10 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         self.heal_files(self._strays, self._wrong_sizes)
         files = self.writable(self.directory, self.file_size)
         unsynced = UnsyncedFiles()
-        for found in self._differences.found:
-            if found.damage is Damage.EXPIRED:
-                gone = self._gone_unit(files, found.entry).tobytes() * found.count
-                unsynced.add(files.write(found.entry * self.unit_size, gone, root))
+        for difference in self._differences.items:
+            if difference.damage is Damage.EXPIRED:
+                gone = self._gone_unit(files, difference.entry).tobytes() * difference.count
+                unsynced.add(files.write(difference.entry * self.unit_size, gone, root))
         unsynced.sync()
         strays = self._positions(self._differences.entries(Damage.STRAY))
         files.clear_from(min(strays, default=_NOWHERE))
@@ -362,7 +362,9 @@ class ComparedQueue(FilesAsFound, QueueFiles):
     def cut(self) -> None:
         """Cut the queue at its first wrong unit that the log can provide again. Raises OutputError,
         SyncError."""
-        positions = self._positions(found.entry for found in self.differences if found.is_lost)
+        positions = self._positions(
+            difference.entry for difference in self.differences if difference.is_lost
+        )
         if positions:
             files = self.writable(self.directory, self.file_size)
             # without a message left, the rest is blank and the queue begins anew

@@ -85,20 +85,20 @@ class ComparedConsumeQueue(ComparedQueue, ConsumeQueueFiles):
         return [*super().differences, *(self.ext.differences if self.ext else ())]
 
     def _are_wrong(
-        self, position: int, expected: NDArray[np.void], found: NDArray[np.void]
+        self, position: int, expected: NDArray[np.void], actual: NDArray[np.void]
     ) -> NDArray[np.bool_]:
         """Compare units; the address of an ext unit stands for its tagsCode."""
         if self.ext is None:
-            return super()._are_wrong(position, expected, found)
+            return super()._are_wrong(position, expected, actual)
         if position and self._begin is None:
             before = self.bytes_at(position - CQ_STORE_UNIT_SIZE, CQ_STORE_UNIT_SIZE)
             self.ext.begin_after(int(before.view(UNIT_DTYPE)[0]["tags_code"]))
-        wrong: NDArray[np.bool_] = expected["offset"] != found["offset"]
-        wrong |= expected["size"] != found["size"]
+        wrong: NDArray[np.bool_] = expected["offset"] != actual["offset"]
+        wrong |= expected["size"] != actual["size"]
         blanks = int(np.count_nonzero(np.logical_and.accumulate(expected == PRE_BLANK)))
-        wrong[:blanks] |= expected["tags_code"][:blanks] != found["tags_code"][:blanks]
-        codes = found["tags_code"][blanks:].astype(np.int64)
-        self.ext.check_lost(found["size"][blanks:] == 0, position // CQ_STORE_UNIT_SIZE + blanks)
+        wrong[:blanks] |= expected["tags_code"][:blanks] != actual["tags_code"][:blanks]
+        codes = actual["tags_code"][blanks:].astype(np.int64)
+        self.ext.check_lost(actual["size"][blanks:] == 0, position // CQ_STORE_UNIT_SIZE + blanks)
         wrong[blanks:] |= ~self.ext.resolve(codes, position // CQ_STORE_UNIT_SIZE + blanks)
         return wrong
 
@@ -234,7 +234,7 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
         point to."""
         super().cut()
         for files in self._by_key():
-            has_lost_units = any(found.is_lost for found in files.differences)
+            has_lost_units = any(difference.is_lost for difference in files.differences)
             if self._ext_file_size is not None and has_lost_units:
                 queue = ConsumeQueueFiles(files.directory, self._file_size)
                 QueueExt(self._output, files.key, self._ext_file_size, queue, queue.find_end(None))

@@ -111,7 +111,7 @@ class ComparedExt(FilesAsFound):
     @property
     def differences(self) -> list[Difference]:
         """Return all differences so far."""
-        return self._differences.found
+        return self._differences.items
 
     def expect(self, run: Run, first: int, last: int) -> None:
         """Take the content that the next units must have: that of messages [first, last)."""
@@ -160,18 +160,18 @@ class ComparedExt(FilesAsFound):
         if expected is None or begin is None or not self._is_on or not lost.any():
             return
         at = np.flatnonzero(lost & (expected.details["is_light"] == 0))
-        wanted = expected.take(at)
-        maps = np.empty((len(at), 0), np.uint8) if wanted.bit_maps is None else wanted.bit_maps
+        messages = expected.take(at)
+        maps = np.empty((len(at), 0), np.uint8) if messages.bit_maps is None else messages.bit_maps
         placement = place(
-            max(begin, self._lost_end), self.file_size, wanted.units["tags_code"],
-            wanted.details["store_timestamp"], maps,
+            max(begin, self._lost_end), self.file_size, messages.units["tags_code"],
+            messages.details["store_timestamp"], maps,
         )  # fmt: skip
         self._lost_end = placement.end
         for index in np.flatnonzero(placement.addresses != NO_ADDRESS):
             offset = int(placement.addresses[index]) & _REAL_OFFSET
             if offset - offset % self.file_size not in self.sizes:
                 self._note_missing(
-                    offset, queue_offset + int(at[index]), int(wanted.units["offset"][index])
+                    offset, queue_offset + int(at[index]), int(messages.units["offset"][index])
                 )
 
     def _fits(self, expected: _Expected) -> bool:
@@ -247,10 +247,10 @@ class ComparedExt(FilesAsFound):
         """Whether a unit whose place does not follow from the one before it may have been at this
         offset: beyond the last sound one, and up to the file after the last one that is there or
         known to be gone. If there is none, and the log has lost its front, nothing tells."""
-        known = self.sizes.keys() | self._missing
-        if not known and self._log.start:
+        starts = self.sizes.keys() | self._missing
+        if not starts and self._log.start:
             return True
-        return self._sound_end <= offset < max(known, default=0) + 2 * self.file_size
+        return self._sound_end <= offset < max(starts, default=0) + 2 * self.file_size
 
     def _read(
         self, offsets: NDArray[np.int64], expected: _Expected
@@ -268,16 +268,18 @@ class ComparedExt(FilesAsFound):
             units = data[positions[:, None] + np.arange(MIN_EXT_UNIT_SIZE)].view(EXT_UNIT_DTYPE)
             size = units["size"][:, 0].astype(np.int64)
             width = units["bit_map_size"][:, 0].astype(np.int64)
-            wanted = expected.take(at)
+            messages = expected.take(at)
             good = (width >= 0) & (size == MIN_EXT_UNIT_SIZE + width)
             good &= positions + low - start + size <= self.file_size - END_BLANK_DATA_LENGTH
-            good &= units["tags_code"][:, 0] == wanted.units["tags_code"]
-            good &= units["time"][:, 0] == wanted.details["store_timestamp"]
+            good &= units["tags_code"][:, 0] == messages.units["tags_code"]
+            good &= units["time"][:, 0] == messages.details["store_timestamp"]
             if self._has_bit_maps:
-                maps = wanted.bit_maps
+                maps = messages.bit_maps
                 maps = np.empty((len(at), 0), np.uint8) if maps is None else maps
-                found = data[positions[:, None] + MIN_EXT_UNIT_SIZE + np.arange(maps.shape[1])]
-                good &= (width == maps.shape[1]) & (found == maps).all(axis=1)
+                actual_maps = data[
+                    positions[:, None] + MIN_EXT_UNIT_SIZE + np.arange(maps.shape[1])
+                ]
+                good &= (width == maps.shape[1]) & (actual_maps == maps).all(axis=1)
             sound[at], sizes[at] = good, size
         return sound, sizes
 
@@ -324,7 +326,7 @@ class ComparedExt(FilesAsFound):
 
     def _break(self, begin: int, end: int) -> None:
         self._broken.append((begin, end))
-        self._note(Damage.EXPIRED, begin, found=(end - begin,))
+        self._note(Damage.EXPIRED, begin, actual=(end - begin,))
 
     def _note_unit(self, offset: int, expected: _Expected, index: int, entry: int) -> None:
         start = offset - offset % self.file_size
@@ -351,7 +353,7 @@ class ComparedExt(FilesAsFound):
         offset: int,
         entry: int = 0,
         physical_offset: int | None = None,
-        found: Iterable[int | str] | None = None,
+        actual: Iterable[int | str] | None = None,
         expected: Iterable[int | str] | None = None,
     ) -> None:
         is_file = damage in (Damage.FILE, Damage.FILE_SIZE)
@@ -364,7 +366,7 @@ class ComparedExt(FilesAsFound):
                 CONSUME_QUEUE_EXT_DIRECTORY, damage, path, offset - start, self.key.topic,
                 self.key.queue_id, entry, int(damage is Damage.UNIT), physical_offset,
                 None if expected is None else tuple(expected),
-                None if found is None else tuple(found),
+                None if actual is None else tuple(actual),
             )
         )  # fmt: skip
 
@@ -378,12 +380,12 @@ class ComparedExt(FilesAsFound):
         for start, size in sorted(self.sizes.items()):
             if start % self.file_size or start in beyond:
                 self._strays.append(start)
-                self._note(Damage.FILE, start, found=(size,))
+                self._note(Damage.FILE, start, actual=(size,))
             elif size != self.file_size:
                 self._wrong_sizes.append(start)
-                self._note(Damage.FILE_SIZE, start, found=(size,), expected=(self.file_size,))
+                self._note(Damage.FILE_SIZE, start, actual=(size,), expected=(self.file_size,))
         if rest:
-            self._note(Damage.STRAY, at, found=(rest,))
+            self._note(Damage.STRAY, at, actual=(rest,))
 
     def _rest(self, last: int | None) -> tuple[int, int]:
         """Return where the units end in the file at ``last``, the last one, and how many bytes that
@@ -421,9 +423,9 @@ class ComparedExt(FilesAsFound):
                 unsynced.add(files.write_pieces([(at, _gone_unit(size))], root))
                 at += size
         unsynced.sync()
-        for found in self._differences.found:
-            if found.damage is Damage.STRAY:
-                files.clear_from(int(Path(found.path).name) + found.position)
+        for difference in self._differences.items:
+            if difference.damage is Damage.STRAY:
+                files.clear_from(int(Path(difference.path).name) + difference.position)
 
 
 def _fields(unit: ExtUnit) -> tuple[int | str, ...]:

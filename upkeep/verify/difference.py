@@ -90,19 +90,19 @@ class Differences:
     """A list in which consecutive damage of one kind is one difference."""
 
     def __init__(self) -> None:
-        self.found: list[Difference] = []
+        self.items: list[Difference] = []
 
     def add(self, difference: Difference) -> None:
         """Add a difference, or extend the last one."""
-        last = self.found[-1] if self.found else None
+        last = self.items[-1] if self.items else None
         if difference.count and last and _goes_on(last, difference):
-            self.found[-1] = replace(last, count=last.count + difference.count)
+            self.items[-1] = replace(last, count=last.count + difference.count)
         else:
-            self.found.append(difference)
+            self.items.append(difference)
 
     def entries(self, damage: Damage) -> list[int]:
         """Return the entries with such damage."""
-        return [found.entry for found in self.found if found.damage is damage]
+        return [difference.entry for difference in self.items if difference.damage is damage]
 
 
 def _goes_on(last: Difference, following: Difference) -> bool:
@@ -141,7 +141,7 @@ class LogRange:
         """Return bool[n]: which records at these offsets, of these sizes, lie in damaged ranges."""
         if not self.damaged:
             return np.zeros(len(offsets), np.bool_)
-        starts, ends = np.array([(one.start, one.end) for one in self.damaged]).T
+        starts, ends = np.array([(part.start, part.end) for part in self.damaged]).T
         at = np.searchsorted(starts, offsets, "right") - 1
         # a difference cannot overflow, whatever stands there
         inside: NDArray[np.bool_] = (at >= 0) & (sizes > 0) & (offsets <= ends[at] - sizes)
@@ -165,7 +165,7 @@ class Verifier(Protocol):
         """Check everything that no batch covers, and return every difference.
         ``last_record_offset`` is the last sound record's start, -1 without one."""
 
-    def taken(self) -> Iterable[Extent]:
+    def gone_extents(self) -> Iterable[Extent]:
         """Return, after ``finish``, the bytes that were taken as they are, because they are of
         messages before the log's start."""
 
@@ -183,7 +183,7 @@ class Verifier(Protocol):
 
 def first_offset(differences: Iterable[Difference]) -> int | None:
     """Return the start of the first message that lacks a unit; None where none does."""
-    offsets = [found.physical_offset for found in differences]
+    offsets = [difference.physical_offset for difference in differences]
     return min((offset for offset in offsets if offset is not None), default=None)
 
 

@@ -108,7 +108,7 @@ class IndexVerifier:
         """Numbers of damaged files."""
         self.headers: dict[str, IndexHeader] = {}
         """Headers by the log, by path below the output."""
-        self._taken: list[Extent] = []
+        self._gone_extents: list[Extent] = []
         self._is_past_gone = log.start == 0
         """No file from here on has entries of messages that are gone."""
 
@@ -142,26 +142,26 @@ class IndexVerifier:
             is_next = rest <= 0
             # never of two files, which have different times
             count = min(rest if not is_next else self._layout.max_index_num - 1, BLOCK_ENTRIES)
-            found = self._next_entries(count)
-            was_written = (found["key_hash"] != 0) | (found["offset"] > 0)
-            is_damaged = self._log.are_damaged(found["offset"], 1) & was_written
+            rows = self._next_entries(count)
+            was_written = (rows["key_hash"] != 0) | (rows["offset"] > 0)
+            is_damaged = self._log.are_damaged(rows["offset"], 1) & was_written
             passed = int(np.append(is_damaged, False).argmin())
             if not passed:
                 return
-            entries = self._as_found(found[:passed], self._number + is_next)
+            entries = self._entries_of(rows[:passed], self._number + is_next)
             self.unseen_count += passed
             self._put_entries(entries)
             self._last_message = _last_message(entries)
 
-    def _as_found(self, found: NDArray[np.void], number: int) -> IndexEntries:
+    def _entries_of(self, rows: NDArray[np.void], number: int) -> IndexEntries:
         """Return entries of the existing file of a number; it tells times in seconds, but for those
         of its first and last message."""
         header = IndexHeader.decode(read_bytes(self._paths[number], 0, INDEX_HEADER_SIZE).tobytes())
-        offsets = found["offset"].astype(np.int64)
-        times = header.begin_timestamp + found["time_diff"].astype(np.int64) * 1000
+        offsets = rows["offset"].astype(np.int64)
+        times = header.begin_timestamp + rows["time_diff"].astype(np.int64) * 1000
         times[offsets == header.end_phy_offset] = header.end_timestamp
         times[offsets == header.begin_phy_offset] = header.begin_timestamp
-        return IndexEntries(-1, offsets, found["key_hash"].astype(np.int32), times)
+        return IndexEntries(-1, offsets, rows["key_hash"].astype(np.int32), times)
 
     def _put(self, entries: IndexEntries) -> None:
         if self.begin is None:
@@ -215,12 +215,12 @@ class IndexVerifier:
         """Return how many of the next entries precede a repetition of the previous message in the
         files: RocketMQ's restarts index the newest message twice (formats.md §13 no. 5), ours do
         not."""
-        found = self._next_entries(len(entries.offsets))
-        wrong = np.flatnonzero(found["offset"] != entries.offsets)
+        rows = self._next_entries(len(entries.offsets))
+        wrong = np.flatnonzero(rows["offset"] != entries.offsets)
         if len(wrong):
             at = int(wrong[0])
             message = _last_message(_part(entries, 0, at)) if at else self._last_message
-            repeated = found[at : at + len(message.offsets)]
+            repeated = rows[at : at + len(message.offsets)]
             count = len(repeated)
             # an entry that was never written is at offset 0
             is_repeated = (repeated["offset"] == message.offsets[:count]) & (repeated["offset"] > 0)
@@ -263,9 +263,9 @@ class IndexVerifier:
             return self._after_gone_file(empty)
         data = self._image.data
         data[INDEX_HEADER_SIZE : layout.entry_position(0)].view(HASH_SLOT_DTYPE)["entry"][:] = slots
-        found = IndexHeader.decode(read_bytes(self._path, 0, INDEX_HEADER_SIZE).tobytes())
+        header = IndexHeader.decode(read_bytes(self._path, 0, INDEX_HEADER_SIZE).tobytes())
         first = int(self._read_entries(1, 2)["offset"][0])
-        return IndexHeader(found.begin_timestamp, found.end_timestamp, first, last, used, count)
+        return IndexHeader(header.begin_timestamp, header.end_timestamp, first, last, used, count)
 
     def _after_gone_file(self, empty: IndexHeader) -> IndexHeader:
         """Return the header of an empty file whose predecessor may be gone: the time difference of
@@ -274,10 +274,10 @@ class IndexVerifier:
         if self._path is None or self._number or begins_later:
             return empty
         entry = self._layout.entry_position(1), self._layout.entry_position(2)
-        self._taken.append((f"{INDEX_DIRECTORY}/{self._path.name}", *entry))
-        found = IndexHeader.decode(read_bytes(self._path, 0, INDEX_HEADER_SIZE).tobytes())
+        self._gone_extents.append((f"{INDEX_DIRECTORY}/{self._path.name}", *entry))
+        header = IndexHeader.decode(read_bytes(self._path, 0, INDEX_HEADER_SIZE).tobytes())
         seconds = int(self._read_entries(1, 2)["time_diff"][0])
-        return replace(empty, begin_timestamp=found.begin_timestamp - max(seconds, 0) * 1000)
+        return replace(empty, begin_timestamp=header.begin_timestamp - max(seconds, 0) * 1000)
 
     def _read_entries(self, first: int, last: int) -> NDArray[np.void]:
         """Return INDEX_ENTRY_DTYPE[last - first] of the existing file."""
@@ -297,7 +297,7 @@ class IndexVerifier:
             self.full_end_timestamps.append(header.end_timestamp)
         path = self._path
         if path is not None:
-            self._note_taken(f"{INDEX_DIRECTORY}/{path.name}", header, is_last=is_last)
+            self._note_gone(f"{INDEX_DIRECTORY}/{path.name}", header, is_last=is_last)
         if path is None:
             # an empty file comes with the next message
             if header.index_count > 1 or self._log.is_whole():
@@ -312,14 +312,16 @@ class IndexVerifier:
         self._number += 1
         return IndexHeader.of_follow_up(header)
 
-    def _note_taken(self, name: str, header: IndexHeader, *, is_last: bool) -> None:
+    def _note_gone(self, name: str, header: IndexHeader, *, is_last: bool) -> None:
         self.headers[name] = header
         count, layout = self._gone_count, self._layout
         if count == header.index_count > 1 and is_last:
             # nothing tells the rest of the header
-            self._taken.append((name, 0, INDEX_HEADER_SIZE))
+            self._gone_extents.append((name, 0, INDEX_HEADER_SIZE))
         elif count > 1:
-            self._taken += taken_extents(name, layout, count, is_full=count == header.index_count)
+            self._gone_extents += taken_extents(
+                name, layout, count, is_full=count == header.index_count
+            )
 
     def _compare_entries(self) -> None:
         """Compare the entries that were put since the last time, and forget them."""
@@ -337,10 +339,10 @@ class IndexVerifier:
         self._check_tail(path, layout.entry_position(header.index_count))
         if self._number in self._damaged:
             return
-        found = IndexHeader.decode(read_bytes(path, 0, INDEX_HEADER_SIZE).tobytes())
-        if found != header:
+        actual = IndexHeader.decode(read_bytes(path, 0, INDEX_HEADER_SIZE).tobytes())
+        if actual != header:
             begin = header.begin_phy_offset if header.index_count > 1 else None
-            self._note(Damage.HEADER, 0, 0, header_fields(found), header_fields(header), begin)
+            self._note(Damage.HEADER, 0, 0, header_fields(actual), header_fields(header), begin)
         self._compare_records(path, INDEX_HEADER_SIZE, layout.entry_position(0), Damage.SLOT)
 
     def _compare_last_file(self, header: IndexHeader, path: Path) -> None:
@@ -348,11 +350,11 @@ class IndexVerifier:
         then only its entries are durable, and a start rebuilds the rest."""
         if not self._log.is_whole():
             return
-        was_damaged, before = self._number in self._damaged, len(self._differences.found)
+        was_damaged, before = self._number in self._damaged, len(self._differences.items)
         self._compare_file(header, path)
         if not self._log.is_whole():
             # a dispatcher has gone on meanwhile
-            del self._differences.found[before:]
+            del self._differences.items[before:]
             if not was_damaged:
                 self._damaged.discard(self._number)
 
@@ -362,20 +364,23 @@ class IndexVerifier:
         dtype = HASH_SLOT_DTYPE["entry"] if is_slot else INDEX_ENTRY_DTYPE
         origin = INDEX_HEADER_SIZE if is_slot else self._layout.entry_position(0)
         for at in range(start, end, _BLOCK_SIZE):
-            found = read_bytes(path, at, min(_BLOCK_SIZE, end - at))
-            expected = self._image.data[at : at + len(found)]
-            if np.array_equal(expected, found):
+            actual = read_bytes(path, at, min(_BLOCK_SIZE, end - at))
+            expected = self._image.data[at : at + len(actual)]
+            if np.array_equal(expected, actual):
                 continue
-            rows, wanted = found.view(dtype), expected.view(dtype)
-            wrong = (found != expected).reshape(-1, dtype.itemsize).any(axis=1)
+            actual_rows, expected_rows = actual.view(dtype), expected.view(dtype)
+            wrong = (actual != expected).reshape(-1, dtype.itemsize).any(axis=1)
             for first, last in stretches(np.flatnonzero(wrong)):
                 position = at + first * dtype.itemsize
                 number = (position - origin) // dtype.itemsize
-                entry = int(wanted[first]) if is_slot else number
+                entry = int(expected_rows[first]) if is_slot else number
                 # slots are compared only where their entries are right
-                message = self._read_entries(entry, entry + 1)[0] if is_slot else wanted[first]
+                message = (
+                    self._read_entries(entry, entry + 1)[0] if is_slot else expected_rows[first]
+                )
                 self._note(
-                    damage, position, number, _values(rows[first]), _values(wanted[first]),
+                    damage, position, number,
+                    _values(actual_rows[first]), _values(expected_rows[first]),
                     int(message["offset"]) if entry else None, last - first,
                 )  # fmt: skip
 
@@ -395,7 +400,7 @@ class IndexVerifier:
         damage: Damage,
         position: int,
         entry: int,
-        found: tuple[int, ...] | None,
+        actual: tuple[int, ...] | None,
         expected: tuple[int, ...] | None,
         physical_offset: int | None,
         count: int = 0,
@@ -404,7 +409,7 @@ class IndexVerifier:
         self._differences.add(
             Difference(
                 INDEX_DIRECTORY, damage, f"{INDEX_DIRECTORY}/{self._name()}", position, None, None,
-                entry, count, physical_offset, expected, found,
+                entry, count, physical_offset, expected, actual,
             )
         )  # fmt: skip
 
@@ -443,11 +448,11 @@ class IndexVerifier:
             elif size != self._layout.file_size:
                 self._note(Damage.FILE_SIZE, 0, 0, (size,), (self._layout.file_size,), None)
             self._number += 1
-        return self._differences.found
+        return self._differences.items
 
-    def taken(self) -> Sequence[Extent]:
+    def gone_extents(self) -> Sequence[Extent]:
         """Return the bytes about messages before the log's start (``taken_extents``)."""
-        return self._taken
+        return self._gone_extents
 
     @property
     def replay_from(self) -> int | None:

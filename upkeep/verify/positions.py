@@ -29,12 +29,12 @@ def _difference(
     position: int = 0,
     entry: int = 0,
     expected: tuple[int | str, ...] | None = None,
-    found: tuple[int | str, ...] | None = None,
+    actual: tuple[int | str, ...] | None = None,
     physical_offset: int | None = None,
 ) -> Difference:
     count = int(damage in (Damage.SLOT, Damage.LINE))
     return Difference(
-        kind, damage, path, position, None, None, entry, count, physical_offset, expected, found
+        kind, damage, path, position, None, None, entry, count, physical_offset, expected, actual
     )
 
 
@@ -56,10 +56,10 @@ def watermark_differences(state: Path) -> list[Difference]:
     for number, (part, slot) in enumerate(zip(parts, slots, strict=True)):
         is_unused = newest == 1 and not any(part)
         if not is_unused and (slot is None or any(part[USED_SIZE:])):
-            found = None if slot is None else (slot.end_offset,)
+            actual = None if slot is None else (slot.end_offset,)
             differences.append(
                 _difference(
-                    WATERMARK_FILE, Damage.SLOT, name, number * SLOT_SIZE, number, None, found
+                    WATERMARK_FILE, Damage.SLOT, name, number * SLOT_SIZE, number, None, actual
                 )
             )
     return differences
@@ -96,8 +96,8 @@ def compare_store_checkpoint(
     """Return the damage of an output's checkpoint, and the content that it should have."""
     path = output / STORE_CHECKPOINT_FILE
     data = path.read_bytes() if path.exists() else None
-    found = StoreCheckpoint.read(output)
-    right = _right_checkpoint(found or StoreCheckpoint(-1, -1, -1, -1, -1, -1), log, bounds)
+    checkpoint = StoreCheckpoint.read(output)
+    right = _right_checkpoint(checkpoint or StoreCheckpoint(-1, -1, -1, -1, -1, -1), log, bounds)
     name = STORE_CHECKPOINT_FILE
     if data is None:
         size = (storecheckpoint.FILE_SIZE,)
@@ -106,9 +106,9 @@ def compare_store_checkpoint(
         sizes = (storecheckpoint.FILE_SIZE,), (len(data),)
         return [_difference(name, Damage.FILE_SIZE, name, 0, 0, *sizes)], right
     differences = []
-    if found is not None and found != right:
+    if checkpoint is not None and checkpoint != right:
         offset = max(bounds.watermark.last_record_offset, 0)
-        sides = astuple(right), astuple(found)
+        sides = astuple(right), astuple(checkpoint)
         differences = [_difference(name, Damage.FIELDS, name, 0, 0, *sides, offset)]
     end = len(data.rstrip(b"\0"))
     if end > storecheckpoint.USED_SIZE:
@@ -117,10 +117,10 @@ def compare_store_checkpoint(
 
 
 def _right_checkpoint(
-    found: StoreCheckpoint, log: CommitLog, bounds: StoreCheckpointBounds
+    checkpoint: StoreCheckpoint, log: CommitLog, bounds: StoreCheckpointBounds
 ) -> StoreCheckpoint:
-    """Return ``found`` where it is possible for the log: a killed dispatcher leaves a checkpoint
-    older than the watermark, and a broker may have come further."""
+    """Return ``checkpoint`` where it is possible for the log: a killed dispatcher leaves one older
+    than the watermark, and a broker may have come further."""
     watermark = bounds.watermark
     is_known = watermark.last_record_offset >= 0
     last, timestamp = max(watermark.last_record_offset, 0), watermark.last_store_timestamp
@@ -128,7 +128,7 @@ def _right_checkpoint(
     # a watermark that was lowered does not show how far the dispatcher had come
     end = bounds.log.end if is_known else bounds.log.sealed_end
 
-    confirm, logics = found.confirm_phy_offset, found.logics_msg_timestamp
+    confirm, logics = checkpoint.confirm_phy_offset, checkpoint.logics_msg_timestamp
     is_older = 0 <= confirm < end and 0 < logics <= newest
     is_older = is_older and not (is_known and confirm >= last)
     if not (is_older and _may_be_last(log, confirm, logics)):
@@ -141,17 +141,17 @@ def _right_checkpoint(
     is_off = bounds.index_timestamps is None
     if is_older or bounds.log.start or not is_known or is_off:
         may_be_any = bounds.log.start > 0 or not is_known or is_off
-        is_possible = found.index_msg_timestamp in (0, *index_timestamps)
-        if is_possible or (may_be_any and 0 <= found.index_msg_timestamp <= newest):
-            index = found.index_msg_timestamp
-    physic = found.physic_msg_timestamp
+        is_possible = checkpoint.index_msg_timestamp in (0, *index_timestamps)
+        if is_possible or (may_be_any and 0 <= checkpoint.index_msg_timestamp <= newest):
+            index = checkpoint.index_msg_timestamp
+    physic = checkpoint.physic_msg_timestamp
     if not (logics <= physic and (physic <= newest or _is_stored_later(log, bounds.log, physic))):
         physic = logics
-    flushed, log_end = found.master_flushed_offset, bounds.log.sealed_end
+    flushed, log_end = checkpoint.master_flushed_offset, bounds.log.sealed_end
     is_start = 0 <= flushed < log_end and may_start_record(log, flushed)
     if not is_start and flushed != log_end:
         flushed = 0
-    covered = _right_logics_physical_offset(found.logics_physical_offset, log, bounds)
+    covered = _right_logics_physical_offset(checkpoint.logics_physical_offset, log, bounds)
     return StoreCheckpoint(physic, logics, index, flushed, confirm, covered)
 
 
@@ -163,8 +163,8 @@ def _is_stored_later(log: CommitLog, place: LogRange, time_ms: int) -> bool:
     return walked.offset < place.sealed_end
 
 
-def _right_logics_physical_offset(found: int, log: CommitLog, bounds: StoreCheckpointBounds) -> int:
-    """Return ``found`` if a record starts there and every message before it has its unit, otherwise
+def _right_logics_physical_offset(start: int, log: CommitLog, bounds: StoreCheckpointBounds) -> int:
+    """Return ``start`` if a record starts there and every message before it has its unit, otherwise
     the right value; 0 means none yet. RocketMQ resumes at this very byte of the log, and cuts the
     log if no record starts there."""
     watermark = bounds.watermark
@@ -175,8 +175,8 @@ def _right_logics_physical_offset(found: int, log: CommitLog, bounds: StoreCheck
     def is_right(offset: int) -> bool:
         return 0 < offset <= last and may_start_record(log, offset)
 
-    if found == 0 or is_right(found):
-        return found
+    if start == 0 or is_right(start):
+        return start
     return last if bounds.keeps_logics_physical_offset and is_right(last) else 0
 
 
@@ -185,10 +185,10 @@ def _may_be_last(log: CommitLog, offset: int, logics: int) -> bool:
     message of this store timestamp."""
     if offset < log.min_offset:
         return True
-    found = log.record_starting_at(offset)
-    if not isinstance(found, Record):
+    result = log.record_starting_at(offset)
+    if not isinstance(result, Record):
         return False
-    return not found.dispatched_to_queue or found.store_timestamp == logics
+    return not result.dispatched_to_queue or result.store_timestamp == logics
 
 
 def heal_store_checkpoint(output: Path, right: StoreCheckpoint) -> None:

@@ -100,16 +100,16 @@ class QueueVerifier(ABC, Generic[Compared]):
             files.finish()
         return self._differences()
 
-    def taken(self) -> Iterator[Extent]:
+    def gone_extents(self) -> Iterator[Extent]:
         """Yield the bytes of units of messages before the log's start."""
         for files in self._queues.values():
-            yield from files.taken()
+            yield from files.gone_extents()
 
     def _keys(self) -> Iterable[QueueKey]:
         return list_queues(self._root)
 
     def _differences(self) -> list[Difference]:
-        return [found for files in self._by_key() for found in files.differences]
+        return [difference for files in self._by_key() for difference in files.differences]
 
     def _by_key(self) -> list[Compared]:
         keys = sorted(self._queues, key=lambda key: (key.topic, key.queue_id))

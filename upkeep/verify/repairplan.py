@@ -38,15 +38,15 @@ class Change:
 def planned_changes(differences: Sequence[Difference], replay_from: int | None) -> Iterator[Change]:
     """Return the changes of a repair: to queues, index and positions, in the order of the
     differences, and at last the watermark's, where it is lowered. An ext is cut with its queue."""
-    for (kind, topic, queue_id), found in groupby(differences, _owner):
+    for (kind, topic, queue_id), group in groupby(differences, _owner):
         if topic is not None:
-            yield from _changes_of_queue(f"{kind}/{topic}/{queue_id}", list(found))
+            yield from _changes_of_queue(f"{kind}/{topic}/{queue_id}", list(group))
         elif kind == INDEX_DIRECTORY:
-            first = min(one.path for one in found)
+            first = min(difference.path for difference in group)
             yield Change(kind, f"its files from {PurePosixPath(first).name} on are removed")
         else:
-            for path, some in groupby(found, lambda one: one.path):
-                damages = {one.damage for one in some}
+            for path, file_group in groupby(group, lambda difference: difference.path):
+                damages = {difference.damage for difference in file_group}
                 yield Change(path, _FILE_CHANGES.get(min(damages), "written anew"))
 
     if replay_from is not None:
@@ -56,25 +56,26 @@ def planned_changes(differences: Sequence[Difference], replay_from: int | None) 
         )
 
 
-def _owner(one: Difference) -> tuple[str, str | None, int | None]:
+def _owner(difference: Difference) -> tuple[str, str | None, int | None]:
     """A queue and its ext are one: neither can be cut without the other."""
-    is_ext = one.kind == CONSUME_QUEUE_EXT_DIRECTORY
-    return CONSUME_QUEUE_DIRECTORY if is_ext else one.kind, one.topic, one.queue_id
+    is_ext = difference.kind == CONSUME_QUEUE_EXT_DIRECTORY
+    kind = CONSUME_QUEUE_DIRECTORY if is_ext else difference.kind
+    return kind, difference.topic, difference.queue_id
 
 
-def _changes_of_queue(place: str, found: Iterable[Difference]) -> Iterator[Change]:
-    lost = [one for one in found if one.is_lost]
+def _changes_of_queue(place: str, differences: Iterable[Difference]) -> Iterator[Change]:
+    lost = [difference for difference in differences if difference.is_lost]
     if lost:
-        first = min(lost, key=lambda one: one.entry)
+        first = min(lost, key=lambda difference: difference.entry)
         yield Change(
             place,
             f"cut at unit {first.entry}, of the message at physical offset {first.physical_offset}",
         )
-    for one in found:
-        if one.damage is Damage.MISSING and not one.is_lost:
+    for difference in differences:
+        if difference.damage is Damage.MISSING and not difference.is_lost:
             yield Change(
-                str(PurePosixPath(one.path).parent),
+                str(PurePosixPath(difference.path).parent),
                 "removed: all its files are gone, and all its messages",
             )
-        elif one.damage in _QUEUE_CHANGES:
-            yield Change(one.path, _QUEUE_CHANGES[one.damage])
+        elif difference.damage in _QUEUE_CHANGES:
+            yield Change(difference.path, _QUEUE_CHANGES[difference.damage])

@@ -121,23 +121,25 @@ def verify(
     same, except for others that write, and changes nothing.
     """
     log = settings.open_log()
-    with ExitStack() as held:
-        held.callback(log.close)
+    with ExitStack() as resources:
+        resources.callback(log.close)
         check_is_output(output, settings.root)
         built = Built(output, settings)
         if repair:
             _check_repairable(log, built)
             if not dry_run:
-                held.enter_context(Ownership(output))
+                resources.enter_context(Ownership(output))
         tail = LogTail(log)
         sealed_end = tail.settled()
         watermark = watermark_of(log, sealed_end, built)
         end = sealed_end if watermark is None else watermark.end_offset
 
-        def look_up(known: int) -> int:
+        def look_up(seen_end: int) -> int:
             # most often nothing has been added: one small read, no wait
             log.refresh()
-            return tail.settled(known) if any(log.read(known, SIZE_MAGIC_LENGTH)) else known
+            return (
+                tail.settled(seen_end) if any(log.read(seen_end, SIZE_MAGIC_LENGTH)) else seen_end
+            )
 
         scope = LogRange(log.min_offset, end, sealed_end, look_up)
 
@@ -151,18 +153,18 @@ def verify(
             pass_ = _compare_sealed(compare, output, settings, log, end)
         else:
             pass_ = compare()
-        found = pass_.result()
-        if repair and found.damage:
+        verdict = pass_.result()
+        if repair and verdict.damage:
             # a message that had a unit may have been in it, and gets none again
             raise CommitLogError(
-                f"{found.damage[0].line}, and was sound when it was dispatched; nothing was cut: "
+                f"{verdict.damage[0].line}, and was sound when it was dispatched; nothing was cut: "
                 f"{damage_advice(settings, output)}"
             )
         if repair and not dry_run:
             # the bytes that show it in the files may be cut
             record_build(output, settings)
             pass_.heal()
-    return found
+    return verdict
 
 
 def _check_repairable(log: CommitLog, built: Built) -> None:
@@ -403,8 +405,8 @@ class _Pass:
         is_wrong = bool(self._differences or self._scope.damaged)
         if self._seal is None or is_wrong:
             return not is_wrong
-        taken = {extent for verifier in self._verifiers for extent in verifier.taken()}
-        return taken == self._seal.extents(self._output)
+        extents = {extent for verifier in self._verifiers for extent in verifier.gone_extents()}
+        return extents == self._seal.extents(self._output)
 
     def has_times(self, seal: Seal) -> bool:
         """Return whether the log has the times that a seal has of index files."""
@@ -442,7 +444,7 @@ class _Pass:
         drop_ends(self._state)
         for verifier in self._verifiers:
             verifier.remove_strays()
-        kinds = {found.kind for found in self._differences}
+        kinds = {difference.kind for difference in self._differences}
         if self._store_checkpoint is not None:
             heal_store_checkpoint(self._output, self._store_checkpoint)
         if self._ledger.path.name in kinds:

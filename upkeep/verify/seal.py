@@ -201,12 +201,16 @@ def write_seal(output: Path, seal: Seal) -> None:
 
 
 def make_seal(
-    output: Path, settings: StoreSettings, log: CommitLog, watermark_end: int, known: Seal | None
+    output: Path,
+    settings: StoreSettings,
+    log: CommitLog,
+    watermark_end: int,
+    former_seal: Seal | None,
 ) -> Seal | None:
     """Return the seal of an output up to its watermark; None where no log file is full.
 
     Call it before the comparison that has to confirm it: whatever changes meanwhile then shows in
-    one of the two. The parts of ``known``, a seal that holds, are not read again. Raises
+    one of the two. The parts of ``former_seal``, a seal that holds, are not read again. Raises
     StoreError, OSError where a file cannot be read as what it is; then the comparison finds why.
     """
     starts = [segment.start for segment in log.segments if segment.start < watermark_end]
@@ -215,7 +219,7 @@ def make_seal(
     if not files:
         return None
     ledger = zlib.crc32(ledger_lines(output, end))
-    read = {part.extent: part for part in known.parts} if known else {}
+    read = {part.extent: part for part in former_seal.parts} if former_seal else {}
     parts = [
         *_queue_parts(
             output, CONSUME_QUEUE_DIRECTORY, ConsumeQueueFiles,
@@ -236,9 +240,9 @@ def ledger_lines(output: Path, end: int) -> bytes:
     """The lines of an output's ledger about messages before ``end``."""
     path = output / STATE_DIRECTORY / LEDGER_FILE
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else ()
-    found = [(entry, line) for line in lines if (entry := read_entry(line))]
+    entries = [(entry, line) for line in lines if (entry := read_entry(line))]
     # a repair has given lines that could not be read a negative offset
-    return b"".join(line for entry, line in found if 0 <= entry.physical_offset < end)
+    return b"".join(line for entry, line in entries if 0 <= entry.physical_offset < end)
 
 
 def _log_files(log: CommitLog, end: int) -> tuple[SealedLogFile, ...]:
@@ -267,14 +271,14 @@ def _queue_parts(
             if size <= 0:
                 break
             extent = str(queue.path(start).relative_to(output)), 0, size
-            known = read.get(extent)
-            if known is None:
+            part = read.get(extent)
+            if part is None:
                 units = queue.units(start, 0, size // queue.unit_size)
                 real = units["offset"][units["size"] != PRE_BLANK_SIZE]
                 newest = int(real.max()) if len(real) else newest
-                known = SealedPart(*extent, zlib.crc32(units.tobytes()), newest)
-            newest = known.newest
-            yield known
+                part = SealedPart(*extent, zlib.crc32(units.tobytes()), newest)
+            newest = part.newest
+            yield part
 
 
 def _index_parts(

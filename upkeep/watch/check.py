@@ -46,18 +46,18 @@ class Problem:
     text: str
 
 
-def problems(found: OutputStatus, limits: Thresholds) -> list[Problem]:
+def problems(status: OutputStatus, limits: Thresholds) -> list[Problem]:
     """Return the problems of an output, the worst first."""
     all_of = [
-        (State.CRITICAL, found.unstopped_run),
-        (State.CRITICAL, found.unqueued if found.coverage.is_loss else None),
-        *((State.WARNING, f"follower {one.name} fails: {one.error}")
-          for one in found.followers if one.error),
-        (State.WARNING, _beyond(found)),
-        _of_lag(found, limits),
+        (State.CRITICAL, status.unstopped_run),
+        (State.CRITICAL, status.unqueued if status.coverage.is_loss else None),
+        *((State.WARNING, f"follower {follower.name} fails: {follower.error}")
+          for follower in status.followers if follower.error),
+        (State.WARNING, _beyond(status)),
+        _of_lag(status, limits),
     ]  # fmt: skip
-    known = [Problem(state, text) for state, text in all_of if text is not None]
-    return sorted(known, key=lambda one: WORST_FIRST.index(one.state))
+    all_problems = [Problem(state, text) for state, text in all_of if text is not None]
+    return sorted(all_problems, key=lambda problem: WORST_FIRST.index(problem.state))
 
 
 def worst(states: list[State]) -> State:
@@ -65,15 +65,15 @@ def worst(states: list[State]) -> State:
     return min(states, key=WORST_FIRST.index, default=State.OK)
 
 
-def _beyond(found: OutputStatus) -> str | None:
-    if not found.queues_beyond_log:
+def _beyond(status: OutputStatus) -> str | None:
+    if not status.queues_beyond_log:
         return None
-    return f"units of {found.queues_beyond_log[0]} lie beyond the log's end"
+    return f"units of {status.queues_beyond_log[0]} lie beyond the log's end"
 
 
-def _of_lag(found: OutputStatus, limits: Thresholds) -> tuple[State, str | None]:
-    lag = found.lag_seconds
-    if lag is None and found.watermark is not None:
+def _of_lag(status: OutputStatus, limits: Thresholds) -> tuple[State, str | None]:
+    lag = status.lag_seconds
+    if lag is None and status.watermark is not None:
         return State.CRITICAL, "the log is not the one that was dispatched: run the dispatcher"
     for limit, state in ((limits.critical, State.CRITICAL), (limits.warning, State.WARNING)):
         if limit is None:

@@ -203,14 +203,14 @@ class RunsCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Yield every series of which a value is known, as of the last ``look``."""
-        found: dict[str, list[tuple[str, _Sample]]] = {}
+        samples: dict[str, list[tuple[str, _Sample]]] = {}
         for store, collector in self._current():
             for sample in collector.samples():
                 if sample[1] is not None:
-                    found.setdefault(sample[0], []).append((store, sample))
+                    samples.setdefault(sample[0], []).append((store, sample))
         for series in SERIES:
-            if series.name in found:
-                yield _metric(series, found[series.name])
+            if series.name in samples:
+                yield _metric(series, samples[series.name])
 
     def look(self) -> None:
         """Read what the runs keep in files."""
@@ -235,12 +235,12 @@ class RunsCollector:
         return [(str(key[0]), self._collectors[key]) for key in runs]
 
 
-def _metric(series: Series, found: Sequence[tuple[str, _Sample]]) -> Metric:
+def _metric(series: Series, samples: Sequence[tuple[str, _Sample]]) -> Metric:
     """Return one series of all stores."""
     from prometheus_client.metrics_core import Metric  # noqa: PLC0415
 
     metric = Metric(PREFIX + series.name.removesuffix("_total"), series.meaning, series.kind)
-    for store, (_, value, *values) in found:
+    for store, (_, value, *values) in samples:
         labels = dict(zip(("store", *series.labels), (store, *values), strict=True))
         if isinstance(value, Durations):
             _add_durations(metric, series, labels, value)

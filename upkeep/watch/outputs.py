@@ -194,12 +194,12 @@ class OutputWatch:
             return None
 
     def _read_watermark(self) -> Watermark | None:
-        found = self._watermark.read()
+        watermark = self._watermark.read()
         path = self._state / WATERMARK_FILE
-        if found is None and path.exists():
+        if watermark is None and path.exists():
             heal = command_line("verify", self._settings.root, self._output, "--repair")
             raise StoreError(f"{path} is damaged, both slots of it; {heal}")
-        return found
+        return watermark
 
     def _watermark_age(self) -> float | None:
         try:
@@ -242,7 +242,7 @@ class OutputWatch:
 
     def _lasting(self, damage: Sequence[str]) -> tuple[str, ...]:
         """Return the findings that the last reading had as well: Spark removes files meanwhile."""
-        lasting = tuple(one for one in damage if one in self._suspected)
+        lasting = tuple(finding for finding in damage if finding in self._suspected)
         self._suspected = set(damage)
         return lasting
 
@@ -274,5 +274,5 @@ class OutputWatch:
         for queue, both in bounds.items():
             key, (low, high) = queue[0], both or (None, None)
             # a queue that is new since has got all that it holds
-            known = None if before.ends is None else before.ends.get(queue, low)
-            yield WatchedQueue(key.topic, key.queue_id, low, high, self._rate(known, high))
+            former_end = None if before.ends is None else before.ends.get(queue, low)
+            yield WatchedQueue(key.topic, key.queue_id, low, high, self._rate(former_end, high))

@@ -72,10 +72,10 @@ class _Handler(BaseHTTPRequestHandler):
 def main(listening: int) -> None:
     """Serve at an inherited socket until stdin ends."""
     page = _Handler.page = Page()
-    taken = socket.socket(fileno=listening)
-    server = ThreadingHTTPServer(taken.getsockname(), _Handler, bind_and_activate=False)
+    inherited_socket = socket.socket(fileno=listening)
+    server = ThreadingHTTPServer(inherited_socket.getsockname(), _Handler, bind_and_activate=False)
     server.socket.close()
-    server.socket = taken
+    server.socket = inherited_socket
     # until there is a page, a connection waits
     if page.read_one(sys.stdin.buffer):
         threading.Thread(target=server.serve_forever, daemon=True).start()

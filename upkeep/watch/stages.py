@@ -79,13 +79,13 @@ class StageReader:
         if not runs:
             raise StoreError(f"{place}: what answers is another program")
         # one alone may have the store under another path, on another machine
-        found = [one for one in runs if len(runs) == 1 or Path(one).resolve() == self._root]
-        if not found:
+        stores = [store for store in runs if len(runs) == 1 or Path(store).resolve() == self._root]
+        if not stores:
             raise StoreError(f"{place}: it is of other stores: {', '.join(runs)}")
-        batches, totals = runs[found[0]]
+        batches, totals = runs[stores[0]]
         before = self._before(totals)
-        stages = tuple(_stage(one, totals, before) for one in totals)
-        return RunStages(found[0], batches, stages)
+        stages = tuple(_stage(total, totals, before) for total in totals)
+        return RunStages(stores[0], batches, stages)
 
     def _text(self) -> str:
         # no proxy stands between: the run is on this machine or beside it
@@ -97,7 +97,7 @@ class StageReader:
     def _runs(self, text: str) -> Mapping[str, tuple[int | None, _Totals]]:
         """Return store -> number of batches, totals of the stages."""
         runs: dict[str, tuple[int | None, dict[str, tuple[int, float]]]] = {}
-        for sample in (one for family in self._parse(text) for one in family.samples):
+        for sample in (sample for family in self._parse(text) for sample in family.samples):
             name, store = sample.name.removeprefix(PREFIX), sample.labels.get("store", "")
             if name == "build_info":
                 runs[store] = None, {}

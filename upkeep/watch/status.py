@@ -119,12 +119,12 @@ def read_status(
     """
     log = settings.open_log()
     # the order matters: a dispatcher may be moving the watermark
-    found = watermark_of_output(output, settings.root, log)
+    stored_watermark = watermark_of_output(output, settings.root, log)
     if topics is not None:
         check_topics(topics, settings.root, output)
     log_end = LogTail(log).settled()
-    watermark = found.end_offset if found else None
-    lag = read_lag(log, log_end, found)
+    watermark = stored_watermark.end_offset if stored_watermark else None
+    lag = read_lag(log, log_end, stored_watermark)
     ledger = read_counts(output / STATE_DIRECTORY)
     coverage = read_coverage(output, settings, log, watermark, log_end)
     queues, beyond = [], []
@@ -177,8 +177,8 @@ def read_lag(
 
 def _age_of_first(log: CommitLog, watermark: int, log_end: int) -> float:
     start = max(watermark, log.min_offset)
-    found = records(log, start, log_end, fail_on_data_loss=False)
-    first = next((record for record in found if isinstance(record, Record)), None)
+    items = records(log, start, log_end, fail_on_data_loss=False)
+    first = next((record for record in items if isinstance(record, Record)), None)
     if first is None:
         return 0.0
     return max(0.0, time.time() - first.store_timestamp / 1000)
@@ -187,10 +187,10 @@ def _age_of_first(log: CommitLog, watermark: int, log_end: int) -> float:
 def follower_statuses(output: Path, log_end: int | None) -> tuple[FollowerStatus, ...]:
     """Return the last recorded state of each follower; the lag is unknown without the log's end.
     Raises StoreError for a file that cannot be read."""
-    found = []
+    statuses = []
     for state in read_follower_states(output / STATE_DIRECTORY):
         lag = None
         if log_end is not None and state.position is not None:
             lag = max(0, log_end - state.position)
-        found.append(FollowerStatus(**asdict(state), lag_bytes=lag))
-    return tuple(found)
+        statuses.append(FollowerStatus(**asdict(state), lag_bytes=lag))
+    return tuple(statuses)
