@@ -30,10 +30,10 @@ def unwrapped(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     flags = [flag for flag in pc.unique(rows["sysFlag"]).to_pylist() if is_inner_batch(flag)]
     is_batch = pc.is_in(rows["sysFlag"], pa.array(flags, pa.int32()))
     for index in np.flatnonzero(is_batch).tolist():
-        found = _messages(rows.slice(index, 1))
-        if found is not None:
+        messages = _messages(rows.slice(index, 1))
+        if messages is not None:
             yield rows.slice(start, index - start)
-            yield found
+            yield messages
             start = index + 1
     yield rows.slice(start)
 
@@ -46,8 +46,8 @@ def _messages(batch: pa.RecordBatch) -> pa.RecordBatch | None:
     inner = None if plain is None else inner_messages(plain)
     if inner is None:
         return None
-    found = [row | _own_columns(row, index, *message) for index, message in enumerate(inner)]
-    return pa.RecordBatch.from_pylist(found, schema=batch.schema)
+    rows = [row | _own_columns(row, index, *message) for index, message in enumerate(inner)]
+    return pa.RecordBatch.from_pylist(rows, schema=batch.schema)
 
 
 def _own_columns(

@@ -58,8 +58,8 @@ def _boolean(value: object) -> bool:
 
 
 def _timestamp(value: object) -> datetime:
-    found = datetime.fromisoformat(_string(value))
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    time = datetime.fromisoformat(_string(value))
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 _TYPES: dict[str, tuple[pa.DataType, Callable[[object], object]]] = {
@@ -85,9 +85,9 @@ class JsonColumns:
             for name, kind in columns.items():
                 _check_column(topic, name, kind)
                 # engines that read tables treat names that differ only in case as equal
-                if (known := spelled.setdefault(name.lower(), name)) != name:
+                if (other := spelled.setdefault(name.lower(), name)) != name:
                     raise UsageError(
-                        f"columns {known!r} and {name!r} differ only in case; rename one"
+                        f"columns {other!r} and {name!r} differ only in case; rename one"
                     )
                 if types.setdefault(name, kind) != kind:
                     raise UsageError(
@@ -138,11 +138,11 @@ class JsonColumns:
         """The columns of one body; None if it is bad."""
         plain = body if compression is None else inflate(body, compression, MAX_INFLATED_BYTES)
         try:
-            found: Any = jsontext.parse(plain or b"", parse_constant=_refuse)
-            if not isinstance(found, dict):
+            fields: Any = jsontext.parse(plain or b"", parse_constant=_refuse)
+            if not isinstance(fields, dict):
                 return None
             return {
-                name: None if (value := found.get(name)) is None else convert(value)
+                name: None if (value := fields.get(name)) is None else convert(value)
                 for name, convert in converters
             }
         except (ValueError, TypeError, OverflowError):

@@ -84,8 +84,8 @@ class LocalTable:
                 self._check_file(commit, action["add"])
         # the transactions are the last lines; earlier versions wrote one and did not count it
         infos = (action.get("commitInfo", {}) for action in actions)
-        wanted = sum(int(one.get(TRANSACTIONS_MARK, 1)) for one in infos if COMMIT_MARK in one)
-        if sum("txn" in action for action in actions) < wanted:
+        count = sum(int(info.get(TRANSACTIONS_MARK, 1)) for info in infos if COMMIT_MARK in info)
+        if sum("txn" in action for action in actions) < count:
             raise _torn(commit, "its end is missing")
 
     def _check_file(self, commit: Path, added: dict[str, Any]) -> None:

@@ -156,16 +156,16 @@ class DeltaFollower:
         It stands in the table beside the position, since rows of two forms would be told apart by
         nobody. A table of an earlier version has every record as stored.
         """
-        wanted, kept = self._wanted_form, self._kept_form()
+        form, kept = self._wanted_form, self._kept_form()
         if kept is None:
-            return wanted
+            return form
         for field in fields(RowForm):
-            asked, has = getattr(wanted, field.name), getattr(kept, field.name)
+            asked, has = getattr(form, field.name), getattr(kept, field.name)
             if asked not in (field.default, has):
                 raise UsageError(
                     f"the table holds this store's messages with {_said(kept)}, which cannot "
                     f"change: give the same options or none of them, or another table for "
-                    f"{_said(wanted)}"
+                    f"{_said(form)}"
                 )
         return kept
 
@@ -182,9 +182,9 @@ class DeltaFollower:
         from deltalake import DeltaTable  # noqa: PLC0415
 
         table = self._table
-        found = table.transaction_version(self._app_id) if table is not None else None
-        if found not in (None, start):
-            raise StoreError(f"the table is at {found}, not at {start}: nothing was written")
+        version = table.transaction_version(self._app_id) if table is not None else None
+        if version not in (None, start):
+            raise StoreError(f"the table is at {version}, not at {start}: nothing was written")
         bad_bodies = 0
 
         def columns() -> Iterator[pa.RecordBatch]:

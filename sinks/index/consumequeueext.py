@@ -80,22 +80,22 @@ class QueueExt:
         units, details = run.units[first:last], run.details[first:last]
         physical_ends = units["offset"] + units["size"]
         self._next = (self._end, self._physical_end)
-        wanted = np.flatnonzero((details["is_light"] == 0) & (physical_ends > self._physical_end))
-        if not len(wanted):
+        indexes = np.flatnonzero((details["is_light"] == 0) & (physical_ends > self._physical_end))
+        if not len(indexes):
             return units
         bit_maps = np.empty((len(run), 0), np.uint8) if run.bit_maps is None else run.bit_maps
         placement = place(
             self._end,
             self._files.file_size,
-            units["tags_code"][wanted],
-            details["store_timestamp"][wanted],
-            bit_maps[first:last][wanted],
+            units["tags_code"][indexes],
+            details["store_timestamp"][indexes],
+            bit_maps[first:last][indexes],
         )
         unsynced.add(self._files.write(placement, self._output))
         self._next = (placement.end, int(physical_ends[-1]))
         addressed = units.copy()
-        found = placement.addresses != NO_ADDRESS
-        addressed["tags_code"][wanted[found]] = placement.addresses[found]
+        has_address = placement.addresses != NO_ADDRESS
+        addressed["tags_code"][indexes[has_address]] = placement.addresses[has_address]
         return addressed
 
     def advance(self) -> None:

@@ -82,14 +82,14 @@ def _check_files(queue: QueueManifest) -> None:
     """Raises StoreError where this process does not read what the queue's writer wrote."""
     for file in queue.files:
         try:
-            found = WrittenFile.read(Path(queue.attempt), file.path)
+            seen_file = WrittenFile.read(Path(queue.attempt), file.path)
         except OSError as error:
             raise StoreError(
                 f"cannot read {queue.attempt}/{file.path}, which an executor has written: "
                 f"{error.strerror}; the output must lie on a file system that all nodes share"
             ) from error
-        if found != file:
+        if seen_file != file:
             raise StoreError(
-                f"{queue.attempt}/{file.path} is not as an executor has written it: {found}, not "
-                f"{file}; nothing is replaced, look at the file system and start again"
+                f"{queue.attempt}/{file.path} is not as an executor has written it: {seen_file}, "
+                f"not {file}; nothing is replaced, look at the file system and start again"
             )

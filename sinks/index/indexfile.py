@@ -257,8 +257,8 @@ class IndexFileWriter:
         return index_count
 
     def _hashes_at(self, offset: int, index_tags: bool) -> list[int]:
-        found = self._record_at(offset)
-        keys = index_keys(found, index_tags=index_tags) if found else []
+        record = self._record_at(offset)
+        keys = index_keys(record, index_tags=index_tags) if record else []
         return [index_key_hash(key) for key in keys]
 
     def _count_at_end(self, paths: Sequence[Path], offset: int) -> int:
@@ -272,9 +272,9 @@ class IndexFileWriter:
         return count
 
     def _record_at(self, offset: int) -> Record | None:
-        found = next(records(self._log, offset, offset + 1, fail_on_data_loss=False))
-        return found if isinstance(found, Record) else None
+        record = next(records(self._log, offset, offset + 1, fail_on_data_loss=False))
+        return record if isinstance(record, Record) else None
 
     def _store_timestamp_at(self, offset: int) -> int | None:
-        found = self._record_at(offset)
-        return found.store_timestamp if found else None
+        record = self._record_at(offset)
+        return record.store_timestamp if record else None

@@ -40,15 +40,15 @@ class RepeatedOffsets:
 
     def warn(self) -> None:
         """Log what was dropped, a line for each of the first queues."""
-        dropped = {key: one for key, one in self._queues.items() if one.count}
-        for key, one in list(dropped.items())[:SHOWN_QUEUES]:
+        dropped = {key: repeat for key, repeat in self._queues.items() if repeat.count}
+        for key, repeat in list(dropped.items())[:SHOWN_QUEUES]:
             topic = escaped(key.topic.encode())
             logger.warning(
                 "queue offsets begin again: topic=%s queue=%d messages=%d from physical offset %d "
                 "on are in no queue, since RocketMQ drops offsets that a queue has; if the topic "
                 "was deleted and made again, reput rebuild --topic %s --from %d gives its queues "
                 "to the new messages",
-                topic, key.queue_id, one.count, one.begin, topic, one.begin,
+                topic, key.queue_id, repeat.count, repeat.begin, topic, repeat.begin,
             )  # fmt: skip
         if len(dropped) > SHOWN_QUEUES:
             logger.warning(

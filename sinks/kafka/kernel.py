@@ -103,32 +103,32 @@ def encode_headers(
 @kernel
 def encode_records(
     keys, key_bounds, has_key, values, value_bounds, headers, header_bounds, header_counts,
-    timestamps_ms, rows, first_ms, last_ms, held, limit, out, at,
+    timestamps_ms, rows, first_ms, last_ms, former_count, limit, out, at,
 ):  # fmt: skip
     """Write the records of ``rows``, in this order, to ``out`` from ``at`` on.
 
     It stops before a record whose key, value and headers would end beyond ``limit``, unless that is
-    the batch's first. The batch began at ``first_ms`` and holds ``held`` records up to ``last_ms``.
-    Returns (records written, end in ``out``, last_ms).
+    the batch's first. The batch began at ``first_ms`` and holds ``former_count`` records up to
+    ``last_ms``. Returns (records written, end in ``out``, last_ms).
     """
-    taken = np.int64(0)
+    count = np.int64(0)
     for row in rows:
         key_size = np.int64(key_bounds[row + 1]) - key_bounds[row]
         value_size = np.int64(value_bounds[row + 1]) - value_bounds[row]
         header_size = np.int64(header_bounds[row + 1]) - header_bounds[row]
-        if held + taken > 0 and at + key_size + value_size + header_size > limit:
+        if former_count + count > 0 and at + key_size + value_size + header_size > limit:
             break
         stamp = timestamps_ms[row]
         key_length = key_size if has_key[row] else np.int64(-1)
         length = (
-            1 + _varint_size(stamp - first_ms) + _varint_size(held + taken)
+            1 + _varint_size(stamp - first_ms) + _varint_size(former_count + count)
             + _varint_size(key_length) + key_size + _varint_size(value_size) + value_size
             + _varint_size(header_counts[row]) + header_size
         )  # fmt: skip
         at = _put_varint(out, at, length)
         out[np.uint64(at)] = np.uint8(0)
         at = _put_varint(out, at + 1, stamp - first_ms)
-        at = _put_varint(out, at, held + taken)
+        at = _put_varint(out, at, former_count + count)
         at = _put_varint(out, at, key_length)
         at = _put(out, at, keys, key_bounds[row], key_bounds[row + 1])
         at = _put_varint(out, at, value_size)
@@ -136,5 +136,5 @@ def encode_records(
         at = _put_varint(out, at, header_counts[row])
         at = _put(out, at, headers, header_bounds[row], header_bounds[row + 1])
         last_ms = max(last_ms, stamp)
-        taken += 1
-    return taken, at, last_ms
+        count += 1
+    return count, at, last_ms

@@ -151,11 +151,11 @@ class KafkaFollower(ABC):
     def truncate(self, end: int) -> None:
         """Move the position back to ``end`` if it is past it; messages after it stay in Kafka,
         which cannot remove them."""
-        held = self._transactions.recover()
-        if held is not None and held > end:
+        position = self._transactions.recover()
+        if position is not None and position > end:
             logger.warning(
                 "the log was cut at %d, but Kafka keeps the messages up to %d (%s)",
-                end, held, self._transactions.position_topic,
+                end, position, self._transactions.position_topic,
             )  # fmt: skip
             self._transactions.commit(end)
 
@@ -194,18 +194,18 @@ class KafkaMirror(KafkaFollower):
     ) -> None:
         super().__init__(transactions, chosen)
         self._names = names
-        self._known: dict[str, str] = {}
+        self._kafka_topics: dict[str, str] = {}
 
     def _messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         messages = super()._messages(batch)
-        found = pc.unique(messages["topic"]).to_pylist()
-        chosen = pa.array([topic for topic in found if topic in self._chosen], pa.string())
+        names = pc.unique(messages["topic"]).to_pylist()
+        chosen = pa.array([topic for topic in names if topic in self._chosen], pa.string())
         return _filtered(messages, pc.is_in(messages["topic"], chosen))
 
     def _topic(self, topic: str) -> str:
-        if topic not in self._known:
-            self._known[topic] = self._names.of(topic)
-        return self._known[topic]
+        if topic not in self._kafka_topics:
+            self._kafka_topics[topic] = self._names.of(topic)
+        return self._kafka_topics[topic]
 
     def _places(self, messages: pa.RecordBatch) -> tuple[list[tuple[str, int]], np.ndarray]:
         """Topics and partitions, and the number of each message's place among them."""
@@ -266,8 +266,8 @@ class KafkaArrivals(KafkaFollower):
 
     def _records(self, messages: pa.RecordBatch) -> Iterator[KafkaRecords]:
         notices = self._notices(messages)
-        while found := list(itertools.islice(notices, SLICE_ROWS)):
-            keys, values, times, offsets = zip(*found, strict=True)
+        while part := list(itertools.islice(notices, SLICE_ROWS)):
+            keys, values, times, offsets = zip(*part, strict=True)
             different = pa.array(keys, pa.binary()).dictionary_encode()
             partitions = [
                 self._transactions.partition_for(self._topic, key)

@@ -201,16 +201,16 @@ class RecordBatch:
         sizes = records.sizes[rows]
         room = min(int(sizes.sum()), max(limit - at, int(sizes[0])))
         self.data += bytes(room + MAX_FIELD_BYTES * len(rows))
-        taken, end, self._last_ms = encode_records(
+        count, end, self._last_ms = encode_records(
             *records.keys, records.has_key, *records.values, *records.headers.encoded,
             records.headers.counts, records.timestamps_ms, rows, self._first_ms, self._last_ms,
             self._count, limit, np.frombuffer(self.data, np.uint8), at,
         )  # fmt: skip
         del self.data[end:]
-        self._count += taken
-        added = rows[:taken]
+        self._count += count
+        added = rows[:count]
         self._sources.append((records.physical_offsets[added], records.value_sizes[added]))
-        return int(taken)
+        return int(count)
 
     def hand_over(self, producer: Any) -> None:
         """Append the batch to kafka-python's batches of the partition.

@@ -78,7 +78,7 @@ def check_topic(name: str) -> None:
 
 
 def _escaped(name: bytes) -> str:
-    return _ESCAPED.sub(lambda found: b".x%02x" % found[0][0], name).decode()
+    return _ESCAPED.sub(lambda match: b".x%02x" % match[0][0], name).decode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,25 +146,25 @@ class KafkaTransactions:
 
         Raises StoreError if Kafka refuses.
         """
-        wanted = {
+        targets = {
             topic: count
             for topic, count in partitions.items()
             if count > self._partitions.get(topic, 0)
         }
         # a producer that knows a topic notices further partitions only after minutes
-        reopen = self._producer is not None and not self._partitions.keys().isdisjoint(wanted)
+        reopen = self._producer is not None and not self._partitions.keys().isdisjoint(targets)
         with closing(self._admin()) as admin:
-            found = _partition_counts(admin, wanted)
+            counts = _partition_counts(admin, targets)
             missing = {
-                topic: self._new_topic(topic, wanted[topic]) for topic in wanted.keys() - found
+                topic: self._new_topic(topic, targets[topic]) for topic in targets.keys() - counts
             }
             if missing:
                 _check_done(admin.create_topics(missing, raise_errors=False)["topics"])
-            grown = {topic: wanted[topic] for topic in found if found[topic] < wanted[topic]}
+            grown = {topic: targets[topic] for topic in counts if counts[topic] < targets[topic]}
             if grown:
                 response = admin.create_partitions(grown, raise_errors=False)
                 _check_done(response.to_dict()["results"])
-            self._partitions |= _await_partitions(admin, wanted)
+            self._partitions |= _await_partitions(admin, targets)
         if reopen:
             self.close()
             self._start_producer()
@@ -361,14 +361,12 @@ class KafkaTransactions:
             back = 2
             while True:
                 start = max(end - back, first)
-                found = _last_record(consumer, place, start, end)
-                if found is not None or start == first:
+                text = _last_record(consumer, place, start, end)
+                if text is not None or start == first:
                     break
                 back *= 8
         try:
-            return (
-                _Position() if found is None else jsontext.build(_Position, jsontext.parse(found))
-            )
+            return _Position() if text is None else jsontext.build(_Position, jsontext.parse(text))
         except ValueError as error:
             raise StoreError(
                 f"the last record of topic {self.position_topic} on Kafka is no position: {error}; "
@@ -404,15 +402,15 @@ def _partition_counts(admin: Any, topics: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def _await_partitions(admin: Any, wanted: Mapping[str, int]) -> dict[str, int]:
+def _await_partitions(admin: Any, targets: Mapping[str, int]) -> dict[str, int]:
     """Wait until topics have the wanted partitions; return the partition counts."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
-        found = _partition_counts(admin, wanted)
-        if all(found.get(topic, 0) >= count for topic, count in wanted.items()):
-            return found
+        counts = _partition_counts(admin, targets)
+        if all(counts.get(topic, 0) >= count for topic, count in targets.items()):
+            return counts
         if time.monotonic() > deadline:
-            raise _errors().KafkaTimeoutError(f"topics are not ready: {', '.join(sorted(wanted))}")
+            raise _errors().KafkaTimeoutError(f"topics are not ready: {', '.join(sorted(targets))}")
         time.sleep(_POLL_SECONDS)
 
 
