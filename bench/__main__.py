@@ -55,15 +55,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="picture, .svg or .png; needs matplotlib")
     chosen = parser.parse_args(arguments)
     default = suite.QUICK_ROWS if chosen.quick else suite.HALVES.get(chosen.half, suite.ROW_NAMES)
-    chosen.wanted = chosen.rows.split(",") if chosen.rows else list(default)
-    unknown = sorted(set(chosen.wanted) - set(suite.ROW_NAMES))
+    chosen.row_names = chosen.rows.split(",") if chosen.rows else list(default)
+    unknown = sorted(set(chosen.row_names) - set(suite.ROW_NAMES))
     if unknown:
         parser.error(f"no such rows: {', '.join(unknown)}")
     if chosen.rounds < 1:
         parser.error("--rounds must be 1 or more")
     if chosen.plot and importlib.util.find_spec("matplotlib") is None:
         parser.error("--plot needs matplotlib: pip install -c constraints.txt -e '.[bench]'")
-    if set(chosen.wanted) & set(suite.NEED_MAVEN) and not rocketmq.available():
+    if set(chosen.row_names) & set(suite.NEED_MAVEN) and not rocketmq.available():
         parser.error(f"java and mvn are needed on PATH for {', '.join(suite.NEED_MAVEN)}")
     return chosen
 
@@ -73,7 +73,7 @@ def make_context(chosen: argparse.Namespace) -> Context:
     quick = chosen.quick
     return Context(
         data=DATA / str(os.getpid()),
-        wanted=frozenset(chosen.wanted),
+        row_names=frozenset(chosen.row_names),
         gib=chosen.gib or (QUICK_GIB if quick else FULL_GIB),
         rounds=chosen.rounds,
         live_seconds=chosen.live_seconds or (QUICK_LIVE_SECONDS if quick else FULL_LIVE_SECONDS),
@@ -138,7 +138,9 @@ def main() -> None:
     check_space(context)
     console = Console(width=None if sys.stdout.isatty() else 160)
     signal.signal(signal.SIGTERM, _ended_by_signal)
-    console.print(f"plan: {', '.join(name for name in suite.ROW_NAMES if name in context.wanted)}")
+    console.print(
+        f"plan: {', '.join(name for name in suite.ROW_NAMES if name in context.row_names)}"
+    )
     try:
         rows = run(context, chosen, console)
         if any(row.result == suite.FAILED for row in rows):

@@ -36,17 +36,17 @@ def measure(context: Context, body_size: int) -> Iterator[Row]:
         name: f"{name}-{body_size}"
         for name in ("catch-up", "parse-limit", "cold-cache", "whole-process")
     }
-    if not context.wanted & set(names.values()):
+    if not context.row_names & set(names.values()):
         return
     with context.directory(f"catch-up-{body_size}") as directory:
         with logs.log_writer(directory / "store", body_size) as writer:
             log = writer.grow(int(context.gib * GIB))
         context.say(f"log: {log.title}")
-        if context.wanted & {names["catch-up"], names["parse-limit"]}:
+        if context.row_names & {names["catch-up"], names["parse-limit"]}:
             yield from _warm(context, directory, log, names)
-        if names["cold-cache"] in context.wanted:
+        if names["cold-cache"] in context.row_names:
             yield _cold_cache(context, directory, log, names["cold-cache"])
-        if names["whole-process"] in context.wanted:
+        if names["whole-process"] in context.row_names:
             yield _whole_process(context, directory, log, names["whole-process"])
 
 
@@ -57,9 +57,9 @@ def _warm(context: Context, directory: Path, log: Log, names: dict[str, str]) ->
     flushed: list[float] = []
     concurrent: list[int] = []
     logs.warm(log)
-    with ExitStack() as held:
-        session = held.enter_context(reput.open_session(directory))
-        kernels = held.enter_context(reput.open_kernels(log))
+    with ExitStack() as resources:
+        session = resources.enter_context(reput.open_session(directory))
+        kernels = resources.enter_context(reput.open_kernels(log))
 
         def ours() -> float:
             answer = session.catch_up(log)
@@ -71,26 +71,26 @@ def _warm(context: Context, directory: Path, log: Log, names: dict[str, str]) ->
         systems: dict[str, Callable[[], float]] = {
             "reput": ours, KERNELS: kernels.scan, HOPS: kernels.hop
         }  # fmt: skip
-        if names["catch-up"] in context.wanted:
-            peers = _rocketmqs(held, directory, log, flushed, concurrent)
+        if names["catch-up"] in context.row_names:
+            peers = _rocketmqs(resources, directory, log, flushed, concurrent)
             systems = {**peers, **systems}
         seconds = measures.alternate(context.rounds, systems, context.say)
     rates = {name: _rate(log, values) for name, values in seconds.items()}
     details["seconds"] = {name: list(values.values) for name, values in seconds.items()}
-    if names["catch-up"] in context.wanted:
+    if names["catch-up"] in context.row_names:
         rates["RocketMQ, flushed"] = _rate(log, Figures("s", tuple(flushed)))
         details["concurrent_entries"] = concurrent
         yield _against_rocketmq(context, log, names["catch-up"], rates, details)
-    if names["parse-limit"] in context.wanted:
+    if names["parse-limit"] in context.row_names:
         yield _share_of_limit(context, log, names["parse-limit"], rates, details)
 
 
 def _rocketmqs(
-    held: ExitStack, directory: Path, log: Log, flushed: list[float], concurrent: list[int]
+    resources: ExitStack, directory: Path, log: Log, flushed: list[float], concurrent: list[int]
 ) -> dict[str, Callable[[], float]]:
     """Start RocketMQ as it is by default and, at CONCURRENT_SIZE, once more with its concurrent
     build of queues, which adds the number of its entries to ``concurrent``."""
-    default = held.enter_context(rocketmq.warm(log, directory / "rocketmq"))
+    default = resources.enter_context(rocketmq.warm(log, directory / "rocketmq"))
 
     def one_thread() -> float:
         os.sync()
@@ -101,7 +101,7 @@ def _rocketmqs(
     if log.body_size != CONCURRENT_SIZE:
         return {"RocketMQ": one_thread}
     settings = [rocketmq.CONCURRENT]
-    parallel = held.enter_context(rocketmq.warm(log, directory / "concurrent", settings))
+    parallel = resources.enter_context(rocketmq.warm(log, directory / "concurrent", settings))
 
     def concurrently() -> float:
         os.sync()

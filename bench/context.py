@@ -20,7 +20,7 @@ class Context:
 
     data: Path
     """A directory of this run, removed at its end."""
-    wanted: frozenset[str]
+    row_names: frozenset[str]
     """Names of the rows to measure."""
     gib: float = FULL_GIB
     """Size in GiB of the logs that are caught up with; the other logs' sizes follow from it."""

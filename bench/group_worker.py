@@ -172,8 +172,8 @@ def is_balanced(members: Sequence[Member], topics: Sequence[str], queue_count: i
     count = len(members)
     if any(member.known_members.get(topic) != count for member in members for topic in topics):
         return False
-    held = [queue for member in members for queue in member.reading]
-    return len(held) == queue_count == len(set(held))
+    queues = [queue for member in members for queue in member.reading]
+    return len(queues) == queue_count == len(set(queues))
 
 
 async def balance(asked: dict[str, Any]) -> None:

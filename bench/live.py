@@ -96,9 +96,9 @@ class Follower:
                 return -1
         slots = os.pread(self._fd, 2 * watermark.SLOT_SIZE, 0)
         if slots != self._slots:
-            found = watermark.read_watermark(self._state)
-            if found is not None:
-                self._slots, self._seen = slots, max(self._seen, found.end_offset)
+            stored_watermark = watermark.read_watermark(self._state)
+            if stored_watermark is not None:
+                self._slots, self._seen = slots, max(self._seen, stored_watermark.end_offset)
         return self._seen
 
     def wait_for(self, end_offset: int, seconds: float) -> None:
@@ -162,7 +162,7 @@ def _live(
 def measure_latency(context: Context) -> Iterator[Row]:
     """Append at a steady rate for a while, and watch the watermark."""
     for name in LATENCY_ROWS:
-        if name in context.wanted:
+        if name in context.row_names:
             yield _measure_latency(context, name)
 
 
@@ -173,12 +173,12 @@ def _measure_latency(context: Context, name: str) -> Row:
     context.say(f"{name}: a live log for {context.live_seconds} s")
     runs: list[Run] = []
     theirs: list[NDArray[np.float64]] = []
-    with ExitStack() as held:
-        producer, follower, trace = held.enter_context(_live(context, rate, *options))
+    with ExitStack() as resources:
+        producer, follower, trace = resources.enter_context(_live(context, rate, *options))
         if name != BESIDE_ROCKETMQ:
             runs.append(_follow(producer, follower, trace, context.live_seconds))
         else:
-            peer = held.enter_context(rocketmq.live(trace.parent / "rocketmq"))
+            peer = resources.enter_context(rocketmq.live(trace.parent / "rocketmq"))
             for number in range(1, context.rounds + 1):
                 seconds = context.live_seconds / context.rounds
                 runs.append(_follow(producer, follower, trace, seconds))
@@ -187,12 +187,12 @@ def _measure_latency(context: Context, name: str) -> Row:
                     f"round {number}/{context.rounds} RocketMQ: p50 {np.median(theirs[-1]):.2f} ms"
                 )
     warm_up = min(WARM_UP_SECONDS, WARM_UP_SHARE_MAX * context.live_seconds / len(runs))
-    found = evaluate(
+    evaluation = evaluate(
         np.concatenate([run.appends for run in runs]),
         np.concatenate([run.watermarks for run in runs]),
         rate, warm_up,
     )  # fmt: skip
-    row = _latency_row(context, name, found, runs)
+    row = _latency_row(context, name, evaluation, runs)
     if theirs:
         _add_rocketmq(row, np.concatenate(theirs)[int(warm_up * rate) :])
     return row

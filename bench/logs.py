@@ -170,17 +170,23 @@ def digest(log: Log) -> str:
 
 def check_index(root: Path, log: Log) -> None:
     """Raise BenchError if the index below ``root`` lacks keys or has some twice."""
-    found = sum(read_header(path).index_count - 1 for path in (root / INDEX_DIRECTORY).iterdir())
-    if found != KEYS_PER_MESSAGE * log.message_count:
-        raise BenchError(f"{root} has {found:,} index entries of {log.message_count:,} messages")
+    entry_count = sum(
+        read_header(path).index_count - 1 for path in (root / INDEX_DIRECTORY).iterdir()
+    )
+    if entry_count != KEYS_PER_MESSAGE * log.message_count:
+        raise BenchError(
+            f"{root} has {entry_count:,} index entries of {log.message_count:,} messages"
+        )
 
 
 def check_queues(root: Path, log: Log) -> None:
     """Raises BenchError where the consume queues below ``root`` lack entries or have too many,
     counted in the files and not by their writer."""
-    found = sum(_entries(path) for path in (root / CONSUME_QUEUE_DIRECTORY).glob("*/*/*"))
-    if found != log.message_count:
-        raise BenchError(f"{root} has {found:,} queue entries of {log.message_count:,} messages")
+    entry_count = sum(_entries(path) for path in (root / CONSUME_QUEUE_DIRECTORY).glob("*/*/*"))
+    if entry_count != log.message_count:
+        raise BenchError(
+            f"{root} has {entry_count:,} queue entries of {log.message_count:,} messages"
+        )
 
 
 def _entries(path: Path) -> int:

@@ -89,8 +89,8 @@ class Row:
     def from_json(cls, fields: dict[str, Any]) -> Row:
         """Return the row from which ``as_json`` made ``fields``."""
         figures = {
-            name: Figures(one["unit"], tuple(one["values"]))
-            for name, one in fields["figures"].items()
+            name: Figures(entry["unit"], tuple(entry["values"]))
+            for name, entry in fields["figures"].items()
         }
         return cls(**{**fields, "figures": figures})
 
@@ -102,14 +102,14 @@ def ratios(ours: Figures, other: Figures) -> Figures:
     return Figures("x", tuple(mine / theirs for mine, theirs in pairs))
 
 
-def ratio_text(found: Figures) -> str:
+def ratio_text(figures: Figures) -> str:
     """Return the median of the rounds' ratios, and their range."""
-    return f"{found.median:.2f}x ({found.minimum:.2f} to {found.maximum:.2f})"
+    return f"{figures.median:.2f}x ({figures.minimum:.2f} to {figures.maximum:.2f})"
 
 
-def share_text(found: Figures) -> str:
+def share_text(figures: Figures) -> str:
     """Return the median of the rounds' ratios in percent, and their range."""
-    return f"{found.median:.1%} ({found.minimum:.1%} to {found.maximum:.1%})"
+    return f"{figures.median:.1%} ({figures.minimum:.1%} to {figures.maximum:.1%})"
 
 
 def freeze_as_reput() -> None:

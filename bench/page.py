@@ -44,11 +44,11 @@ LINES = (
 def readme_table(path: Path = RESULTS) -> str:
     """Return the README's table of what a user asks first, in Markdown, without the lines that were
     not measured yet."""
-    found = {row.name: (about, row) for about, row in _rows(path)}
+    rows = {row.name: (about, row) for about, row in _rows(path)}
     lines = ["| what | reput | RocketMQ | ratio |", "|---|---|---|---|"]
     sessions = []
     for line in LINES:
-        about, row = found.get(line.row, ({}, None))
+        about, row = rows.get(line.row, ({}, None))
         needed = {*line.ours, *line.theirs} if line.has_ratio else line.ours
         if row is None or not row.figures.keys() >= set(needed):
             continue
@@ -65,8 +65,8 @@ def all_rows(path: Path = RESULTS) -> str:
         "| row | medians | result (rounds) | goal | session | commit |",
         "|---|---|---|---|---|---|",
     ]
-    found = {row.name: (about, row) for about, row in _rows(path)}
-    shown = [found[name] for name in suite.ROW_NAMES if name in found]
+    rows = {row.name: (about, row) for about, row in _rows(path)}
+    shown = [rows[name] for name in suite.ROW_NAMES if name in rows]
     for about, row in shown:
         met = {True: ": met", False: ": **missed**", None: ""}[row.met]
         lines.append(

@@ -129,7 +129,7 @@ def plot(path: Path, machine: Mapping[str, Any], rows: Sequence[Row]) -> bool:
 def _points(
     curve: Curve, rows: Mapping[str, Mapping[str, Figures]]
 ) -> dict[str, dict[float, Figures]]:
-    found = {
+    series = {
         label: {
             quantity: rows[row][name]
             for quantity, (row, name) in places.items()
@@ -137,16 +137,16 @@ def _points(
         }
         for label, places in curve.series.items()
     }
-    return {label: points for label, points in found.items() if points}
+    return {label: points for label, points in series.items() if points}
 
 
 def _draw_curve(axis: Any, curve: Curve, points: Mapping[str, Mapping[float, Figures]]) -> None:
-    for label, found in points.items():
-        medians = [one.median for one in found.values()]
+    for label, figures_at in points.items():
+        medians = [figures.median for figures in figures_at.values()]
         axis.errorbar(
-            list(found),
+            list(figures_at),
             medians,
-            yerr=_whiskers(list(found.values())),
+            yerr=_whiskers(list(figures_at.values())),
             color=_COLORS[label],
             ecolor=_INK,
             capsize=3,
@@ -154,13 +154,13 @@ def _draw_curve(axis: Any, curve: Curve, points: Mapping[str, Mapping[float, Fig
             marker="o",
             label=label,
         )
-        for quantity, median in zip(found, medians, strict=True):
+        for quantity, median in zip(figures_at, medians, strict=True):
             axis.annotate(
                 f"{median:.1f}", (quantity, median), (0, 6), textcoords="offset points", ha="center"
             )
     axis.set_xscale("log")
     axis.set_yscale("log")
-    ticks = sorted({quantity for found in points.values() for quantity in found})
+    ticks = sorted({quantity for figures_at in points.values() for quantity in figures_at})
     axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axis.yaxis.set_major_formatter("{x:g}")
     axis.minorticks_off()
@@ -174,22 +174,24 @@ def _draw_panel(axis: Any, panel: Panel, rows: Mapping[str, Mapping[str, Figures
     groups = [name for name in panel.groups if name in rows]
     width = 0.8 / len(panel.series)
     for index, (name, label) in enumerate(panel.series.items()):
-        found = [(place, rows[group].get(name)) for place, group in enumerate(groups)]
-        bars = [(place, one) for place, one in found if one is not None]
+        places = [(place, rows[group].get(name)) for place, group in enumerate(groups)]
+        bars = [(place, figures) for place, figures in places if figures is not None]
         if not bars:
             continue
         drawn = axis.bar(
             [place + (index - (len(panel.series) - 1) / 2) * width for place, _ in bars],
-            [one.median for _, one in bars],
+            [figures.median for _, figures in bars],
             width * 0.92,
-            yerr=_whiskers([one for _, one in bars]),
+            yerr=_whiskers([figures for _, figures in bars]),
             color=_COLORS[name],
             ecolor=_INK,
             capsize=3,
             error_kw={"elinewidth": 0.8},
             label=label,
         )
-        axis.bar_label(drawn, [f"{one.median:,.{panel.digits}f}" for _, one in bars], padding=2)
+        axis.bar_label(
+            drawn, [f"{figures.median:,.{panel.digits}f}" for _, figures in bars], padding=2
+        )
     axis.set_xticks(range(len(groups)), [panel.groups[group] for group in groups])
     axis.set_ylabel(panel.unit)
     axis.margins(y=0.35)  # for the legend
@@ -203,7 +205,7 @@ def _finish(axis: Any, title: str) -> None:
 
 
 def _whiskers(figures: Sequence[Figures]) -> list[list[float]] | None:
-    if all(len(one.values) == 1 for one in figures):
+    if all(len(f.values) == 1 for f in figures):
         return None
-    below = [one.median - one.minimum for one in figures]
-    return [below, [one.maximum - one.median for one in figures]]
+    below = [f.median - f.minimum for f in figures]
+    return [below, [f.maximum - f.median for f in figures]]

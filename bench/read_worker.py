@@ -33,10 +33,10 @@ def one_pass(
     """Read the queue from end to end; batches are dropped."""
     names = ROWS_SCHEMA.names if columns is None else columns
     schema = pa.schema([ROWS_SCHEMA.field(name) for name in names])
-    wanted = None if tag is None else MessageFilter.by_tags(tag)
+    message_filter = None if tag is None else MessageFilter.by_tags(tag)
     before, cpu, began = read_bytes(), time.process_time(), time.monotonic()
     messages = size = 0
-    for batch in iterate(store, topic, queue_id, schema=schema, message_filter=wanted):
+    for batch in iterate(store, topic, queue_id, schema=schema, message_filter=message_filter):
         messages += len(batch)
         size += batch.nbytes
     seconds = time.monotonic() - began

@@ -41,9 +41,9 @@ def measure(context: Context) -> Iterator[Row]:
         )
         with line_process(command, "the reading process") as reader:
             reader.answer(ANSWER_SECONDS)
-            if "queue-iteration" in context.wanted:
+            if "queue-iteration" in context.row_names:
                 yield _iteration(context, reader, log)
-            if "filtered-read" in context.wanted:
+            if "filtered-read" in context.row_names:
                 yield _filtered(context, reader, log)
 
 
@@ -98,15 +98,16 @@ def _filtered(context: Context, reader: LineProcess, log: Log) -> Row:
     answers: list[dict[str, Any]] = []
     systems = {"all of a tag": _asking(reader, None, RARE_TAG, answers)}
     seconds = measures.alternate(context.rounds, systems, context.say)
-    wanted = answers[0]["messages"] * log.end_offset / log.message_count
+    message_bytes = answers[0]["messages"] * log.end_offset / log.message_count
     units = answers[0]["looked_at"] * CQ_STORE_UNIT_SIZE
-    read = max(one["read_bytes"] for one in answers) - units
+    read = max(answer["read_bytes"] for answer in answers) - units
     return Row(
         name="filtered-read",
         title=f"the messages of a queue with a tag that 1 of {RARE_TAG_EVERY} has",
         goal=f"reads <= {READ_GOAL:g}x the bytes of the messages wanted",
-        result=f"{read / wanted:.2f}x: {read / 1e6:.1f} of {wanted * RARE_TAG_EVERY / 1e6:.0f} MB",
-        met=context.judged(read <= READ_GOAL * wanted),
+        result=f"{read / message_bytes:.2f}x: {read / 1e6:.1f} of "
+        f"{message_bytes * RARE_TAG_EVERY / 1e6:.0f} MB",
+        met=context.judged(read <= READ_GOAL * message_bytes),
         figures={name: _rate(answers[0], values) for name, values in seconds.items()},
         details={"log": log.title, "passes": answers},
         notes=["messages/s count the messages examined, not those with the tag"],

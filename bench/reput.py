@@ -68,9 +68,9 @@ class Session:
 def open_session(outputs: Path, cores: int | None = None) -> Iterator[Session]:
     """Start a session, on so many of the cores or on all; on entry it is up, but nothing has run in
     it."""
-    with ExitStack() as held:
+    with ExitStack() as resources:
         with _only(cores):
-            process = held.enter_context(
+            process = resources.enter_context(
                 line_process(python_command("-m", "bench.worker"), "the reput session")
             )
         process.answer(READY_SECONDS)
@@ -148,22 +148,24 @@ class Kernels:
             process.send(name)
         answers = [process.answer(_limit(self._log)) for process in self._processes]
         seconds = time.monotonic() - began
-        found = sum(answer["messages"] for answer in answers)
-        if found != self._log.message_count:
-            raise BenchError(f"the kernels found {found:,} of {self._log.message_count:,} messages")
+        message_count = sum(answer["messages"] for answer in answers)
+        if message_count != self._log.message_count:
+            raise BenchError(
+                f"the kernels found {message_count:,} of {self._log.message_count:,} messages"
+            )
         return seconds
 
 
 @contextmanager
 def open_kernels(log: Log) -> Iterator[Kernels]:
     """Start the processes on equal parts of the log."""
-    with ExitStack() as held:
+    with ExitStack() as resources:
         processes = []
         for start, end in log.parts(core_count()):
             command = python_command(
                 "-m", "bench.kernel_worker", str(log.store), str(start), str(end)
             )
-            processes.append(held.enter_context(line_process(command, "the kernel process")))
+            processes.append(resources.enter_context(line_process(command, "the kernel process")))
         for process in processes:
             process.answer(READY_SECONDS)
         yield Kernels(processes, log)

@@ -150,13 +150,13 @@ def latencies(
     Raises BenchError where entries are missing, or the rate was not reached.
     """
     answer = process.ask(f"{rate} {seconds} {body_size}", seconds + LIVE_LIMIT_SECONDS)
-    found = np.array(answer["latencies_ns"], np.float64) / 1e6
-    if found.min() < 0 or answer["rate"] < LIVE_RATE_SHARE * rate:
+    latencies_ms = np.array(answer["latencies_ns"], np.float64) / 1e6
+    if latencies_ms.min() < 0 or answer["rate"] < LIVE_RATE_SHARE * rate:
         raise BenchError(
-            f"RocketMQ gave {int((found < 0).sum()):,} of {len(found):,} messages no entry, "
-            f"at {answer['rate']:,.0f} messages/s"
+            f"RocketMQ gave {int((latencies_ms < 0).sum()):,} of {len(latencies_ms):,} messages "
+            f"no entry, at {answer['rate']:,.0f} messages/s"
         )
-    return found
+    return latencies_ms
 
 
 def _settings(log: Log, settings: Sequence[str]) -> list[str]:

@@ -45,7 +45,7 @@ def measure_sizes(context: Context) -> Iterator[Row]:
 
     The page cache is warm as far as memory allows.
     """
-    if not context.wanted & {"log-size", "peak-memory"}:
+    if not context.row_names & {"log-size", "peak-memory"}:
         return
     passes: dict[float, list[dict[str, Any]]] = {}
     memory: dict[float, int] = {}
@@ -58,10 +58,10 @@ def measure_sizes(context: Context) -> Iterator[Row]:
             gib = log.end_offset / GIB
             context.say(f"log: {log.title}")
             logs.warm(log)
-            if "log-size" in context.wanted:
+            if "log-size" in context.row_names:
                 passes[gib] = _passes(context, directory, log, context.rounds)
             # the smallest log is less than a batch, so it shows nothing about growth
-            if "peak-memory" in context.wanted and share != SIZE_SHARES[0]:
+            if "peak-memory" in context.row_names and share != SIZE_SHARES[0]:
                 memory[gib] = reput.peak_memory(log, directory / "memory")
                 context.say(f"{gib:.2f} GiB, peak memory: {memory[gib] / (1 << 20):,.0f} MiB")
     if passes:
@@ -150,20 +150,20 @@ def _memory_row(context: Context, memory: dict[float, int]) -> Row:
 
 def measure_cores(context: Context) -> Iterator[Row]:
     """Measure the same log on one core, two, four and so on, in turns."""
-    if "cores" not in context.wanted:
+    if "cores" not in context.row_names:
         return
     counts = [1 << power for power in range(reput.core_count().bit_length())]
-    with context.directory("cores") as directory, ExitStack() as held:
-        writer = held.enter_context(logs.log_writer(directory / "store", BODY_SIZE))
+    with context.directory("cores") as directory, ExitStack() as resources:
+        writer = resources.enter_context(logs.log_writer(directory / "store", BODY_SIZE))
         log = writer.grow(int(CORES_LOG_SHARE * context.gib * GIB))
         context.say(f"log: {log.title}")
         logs.warm(log)
         sessions = {
-            count: held.enter_context(reput.open_session(directory, count)) for count in counts
+            count: resources.enter_context(reput.open_session(directory, count)) for count in counts
         }
         systems = {cores_name(count): _pass(session, log) for count, session in sessions.items()}
-        for one in systems.values():
-            one()  # the first pass starts workers and compiles plans
+        for run_pass in systems.values():
+            run_pass()  # the first pass starts workers and compiles plans
         figures = measures.alternate(context.rounds, systems, context.say)
     gain = measures.ratios(figures[cores_name(1)], figures[cores_name(counts[-1])])
     yield Row(
@@ -188,10 +188,10 @@ def measure_queues(context: Context) -> Iterator[Row]:
     Nothing is removed before the run's end, for the reason in ``reput.Session.catch_up``, and
     because hundreds of thousands of files are removed slowly.
     """
-    if "queues-10000" in context.wanted:
+    if "queues-10000" in context.row_names:
         queue_logs = {count: _queue_log(context, count) for count in (10, 1_000, MANY_QUEUES)}
         yield _many_queues_row(context, queue_logs)
-    if "queues-100000" in context.wanted:
+    if "queues-100000" in context.row_names:
         yield _most_queues_row(context, *_queue_log(context, 100_000))
 
 
@@ -238,16 +238,16 @@ def _many_queues_row(context: Context, queue_logs: dict[int, tuple[Path, Log]]) 
     notes: list[str] = []
     flushed: list[float] = []
     directory, log = queue_logs[MANY_QUEUES]
-    with ExitStack() as held:
-        session = held.enter_context(reput.open_session(directory))
+    with ExitStack() as resources:
+        session = resources.enter_context(reput.open_session(directory))
         systems = {
-            f"reput, {count:,} queues": _pass(session, one)
-            for count, (_, one) in queue_logs.items()
+            f"reput, {count:,} queues": _pass(session, queue_log)
+            for count, (_, queue_log) in queue_logs.items()
         }
         for run in systems.values():
             run()  # the first pass starts workers and compiles plans
         try:
-            resident = held.enter_context(rocketmq.warm(log, directory / "rocketmq"))
+            resident = resources.enter_context(rocketmq.warm(log, directory / "rocketmq"))
         except BenchError as error:
             notes.append(f"RocketMQ did not rebuild {MANY_QUEUES:,} queues: {error}")
         else:

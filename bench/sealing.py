@@ -23,7 +23,7 @@ def measure(context: Context) -> Iterator[Row]:
     """Measure ``verify``, and ``rebuild --dry-run``, with ``--sealed`` and without, on an output
     with index; neither log nor output is in the page cache, as after a day of other work."""
     for name, body_size in ROWS.items():
-        if name in context.wanted:
+        if name in context.row_names:
             yield _measure(context, name, body_size)
 
 
@@ -74,7 +74,10 @@ def _measure(context: Context, name: str, body_size: int) -> Row:
         goal="no goal",
         result=f"verify {measures.ratio_text(times)}, rebuild {measures.ratio_text(rebuilt)}",
         met=None,
-        figures={**seconds, **{key: Figures("s", tuple(one)) for key, one in processor.items()}},
+        figures={
+            **seconds,
+            **{key: Figures("s", tuple(values)) for key, values in processor.items()},
+        },
         details={"log": log.title, "seal_bytes": len(data)},
     )
 

@@ -93,8 +93,8 @@ def _address(running: Child) -> str:
     while time.monotonic() < deadline and running.process.poll() is None:
         # the child writes at the file's position, which must stay
         said = os.pread(running.errors.fileno(), 1 << 16, 0).decode(errors="replace")
-        if found := re.search(r"serving .* at (\S+:[0-9]+)$", said, re.MULTILINE):
-            return found[1]
+        if match := re.search(r"serving .* at (\S+:[0-9]+)$", said, re.MULTILINE):
+            return match[1]
         time.sleep(LOOK_SECONDS)
     raise BenchError(f"reput serve does not listen\n{running.last_words()}")
 
@@ -169,17 +169,17 @@ def _receive(connection: socket.socket) -> Frame:
 
 def measure_speed(context: Context) -> Iterator[Row]:
     """Measure raw pulls and a Java push consumer, of both servers in turns."""
-    with context.directory("serving") as directory, ExitStack() as held:
+    with context.directory("serving") as directory, ExitStack() as resources:
         log = _log(context, directory / "store")
         output = directory / "output"
         reput.build(log, output)
         logs.warm(log)
-        systems = {THEIRS: held.enter_context(broker(log, directory / "broker"))}
-        address, pid = held.enter_context(serving(log.store, output))
+        systems = {THEIRS: resources.enter_context(broker(log, directory / "broker"))}
+        address, pid = resources.enter_context(serving(log.store, output))
         systems[OURS] = System(address, address, pid)
-        if context.wanted & {PULL_32, PULL_1000}:
+        if context.row_names & {PULL_32, PULL_1000}:
             yield from _pull_rows(context, log, systems)
-        if PUSH in context.wanted:
+        if PUSH in context.row_names:
             yield _push_row(context, log, systems)
 
 
@@ -213,7 +213,7 @@ def _pull_rows(context: Context, log: Log, systems: Mapping[str, System]) -> Ite
         figures = {key: rates[f"{key}, {count} a frame"] for key in (OURS, THEIRS)}
         if name == PULL_1000:
             figures[AS_IT_COMES] = rates[f"{THEIRS}, {FEW} a frame"]
-        if name in context.wanted:
+        if name in context.row_names:
             yield _pull_row(context, log, systems, name, count, figures, answers)
 
 
@@ -272,7 +272,7 @@ def _pull_row(
         figures=figures,
         details={
             "log": log.title,
-            "passes": {key: answers[f"{one.broker} {count}"] for key, one in systems.items()},
+            "passes": {key: answers[f"{system.broker} {count}"] for key, system in systems.items()},
             **_uses(systems),
         },
         notes=[_uses_text(systems)],
@@ -347,10 +347,10 @@ def measure_wake(context: Context) -> Iterator[Row]:
         output = directory / "output"
         reput.build(log, output)
         with MessageStore(log.store, output=output) as opened:
-            found = opened.unit_columns(TOPIC, 0, 0, WAKES + 1)
-        if found is None or len(found[0]) <= WAKES:
+            part = opened.unit_columns(TOPIC, 0, 0, WAKES + 1)
+        if part is None or len(part[0]) <= WAKES:
             raise BenchError(f"the queue has fewer than {WAKES} messages")
-        units = found[0]
+        units = part[0]
         ends = (units.physical_offsets + units.sizes).tolist()
         waits = np.array(list(_wakes(log.store, output, ends)))
     p50, p99 = (measures.percentile(waits, np.ones(len(waits), np.int64), s) for s in (0.5, 0.99))
@@ -384,10 +384,10 @@ def _wakes(store: Path, output: Path, ends: list[int]) -> Iterator[float]:
                 began = time.perf_counter()
                 state.advance(replace(seen, end_offset=end))
                 answer = _receive(connection)
-                taken = time.perf_counter() - began
+                wait_seconds = time.perf_counter() - began
                 if answer.code != ResponseCode.SUCCESS:
                     raise BenchError(f"the pull from {offset} ended with {answer.code}")
-                yield 1000 * taken
+                yield 1000 * wait_seconds
     state.close()
 
 
@@ -401,9 +401,9 @@ def _waiting_pull(offset: int) -> dict[str, object]:
 
 def measure_groups(context: Context) -> Iterator[Row]:
     """Measure a group with many members and queues, and a server that only holds pulls."""
-    if BALANCE in context.wanted:
+    if BALANCE in context.row_names:
         yield _balance_row(context)
-    if HELD in context.wanted:
+    if HELD in context.row_names:
         yield _held_row(context)
 
 
@@ -447,31 +447,31 @@ def _group(context: Context, topics: int, queues: int, members: int) -> Iterator
 
 def _balance_row(context: Context) -> Row:
     queues = MANY_TOPICS * QUEUES_OF_EACH
-    with _group(context, MANY_TOPICS, QUEUES_OF_EACH, MEMBERS) as found:
+    with _group(context, MANY_TOPICS, QUEUES_OF_EACH, MEMBERS) as group:
         pass
-    mib = found.memory_bytes / (1 << 20)
+    mib = group.memory_bytes / (1 << 20)
     return Row(
         name=BALANCE,
         title=f"{MEMBERS} members share {queues:,} queues of {MANY_TOPICS} topics, from the first "
         "connection until each queue is pulled by one of them",
         goal=f"<= {BALANCE_GOAL_SECONDS:g} s, <= {BALANCE_GOAL_BYTES / GIB:g} GiB",
-        result=f"{found.seconds:.1f} s, {mib:,.0f} MiB",
-        met=found.seconds <= BALANCE_GOAL_SECONDS and found.memory_bytes <= BALANCE_GOAL_BYTES,
+        result=f"{group.seconds:.1f} s, {mib:,.0f} MiB",
+        met=group.seconds <= BALANCE_GOAL_SECONDS and group.memory_bytes <= BALANCE_GOAL_BYTES,
         figures={
-            OURS: Figures("s", (found.seconds,)), "memory": Figures("MiB", (mib,)),
+            OURS: Figures("s", (group.seconds,)), "memory": Figures("MiB", (mib,)),
         },
         notes=[
-            f"{found.requests:,} requests; the server used {found.cpu_seconds:.1f} s of CPU beside "
+            f"{group.requests:,} requests; the server used {group.cpu_seconds:.1f} s of CPU beside "
             "the members' process"
         ],
     )  # fmt: skip
 
 
 def _held_row(context: Context) -> Row:
-    with _group(context, 1, HELD_PULLS, 10) as found:
-        before = cpu_seconds(found.pid)
+    with _group(context, 1, HELD_PULLS, 10) as group:
+        before = cpu_seconds(group.pid)
         time.sleep(context.idle_seconds)
-        cpu = (cpu_seconds(found.pid) - before) / context.idle_seconds
+        cpu = (cpu_seconds(group.pid) - before) / context.idle_seconds
     return Row(
         name=HELD,
         title=f"a server that holds {HELD_PULLS} pulls",

@@ -64,7 +64,7 @@ def measure(context: Context) -> Iterator[Row]:
             with line_process(command, "the Spark session") as session:
                 session.answer(ANSWER_SECONDS)
                 for name in ROW_NAMES:
-                    if name in context.wanted:
+                    if name in context.row_names:
                         yield _row(context, session, name, sources, log)
 
 

@@ -61,7 +61,7 @@ def measure(context: Context) -> Iterator[Row]:
     are missed goals, with the reason.
     """
     for group, names in GROUPS:
-        missing = [name for name in names if name in context.wanted]
+        missing = [name for name in names if name in context.row_names]
         if not missing:
             continue
         try:

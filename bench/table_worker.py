@@ -31,11 +31,11 @@ SETTINGS = {
 
 def read_table(spark: SparkSession, name: str, options: dict[str, str]) -> int:
     """Return the number of rows of a batch read."""
-    found = Observation()
+    observation = Observation()
     frame = spark.read.format(name).options(**options).load()
-    counted = frame.observe(found, count(lit(1)).alias("rows"))
+    counted = frame.observe(observation, count(lit(1)).alias("rows"))
     counted.write.format("noop").mode("overwrite").save()
-    return int(found.get["rows"])
+    return int(observation.get["rows"])
 
 
 def read_stream(spark: SparkSession, name: str, options: dict[str, str]) -> int:

@@ -39,7 +39,9 @@ def measure_delta(context: Context) -> Iterator[Row]:
             context.say(f"round {number}/{context.rounds}: {seconds[-1]:.1f} s")
             fsops.remove_tree(directory / f"table-{number}")
             measures.freeze_as_reput()
-    rates = Figures("messages/s", tuple(log.message_count / taken for taken in seconds[1:]))
+    rates = Figures(
+        "messages/s", tuple(log.message_count / pass_seconds for pass_seconds in seconds[1:])
+    )
     yield Row(
         name="delta",
         title=f"a local Delta table, {BODY_SIZE} bytes, {log.end_offset / GIB:.2f} GiB of log",

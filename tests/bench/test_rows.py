@@ -152,13 +152,13 @@ def test_rows_and_sizes_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit):
         command.parse(["--rows", "idle,nonsense"])
     quick = command.make_context(command.parse(["--quick"]))
-    assert (quick.gib, quick.wanted) == (1.0, frozenset(suite.QUICK_ROWS))
+    assert (quick.gib, quick.row_names) == (1.0, frozenset(suite.QUICK_ROWS))
     chosen = command.make_context(command.parse(["--rows", "idle", "--gib", "0.5"]))
-    assert (chosen.gib, chosen.wanted, chosen.rounds) == (0.5, frozenset({"idle"}), 3)
-    halves = [command.parse(["--half", half]).wanted for half in ("1", "2")]
+    assert (chosen.gib, chosen.row_names, chosen.rounds) == (0.5, frozenset({"idle"}), 3)
+    halves = [command.parse(["--half", half]).row_names for half in ("1", "2")]
     assert halves[0] + halves[1] == list(suite.ROW_NAMES)
     everything = command.make_context(command.parse([]))
-    assert everything.wanted == set(suite.ROW_NAMES)
+    assert everything.row_names == set(suite.ROW_NAMES)
     assert dataclasses.replace(everything, started=0.0).live_seconds == 300
 
 
