@@ -12,7 +12,7 @@ from reput.readers.messages import Message
 from reput.readers.messagestore import MessageStore
 from reput.store.log import record
 from reput.store.log.record import Record
-from tests.support.wire import UNIT, PlainLog, file_name
+from tests.support.wire import UNIT, PlainLog, file_name, write_over
 
 LOG_FILE_SIZE = 4096
 QUEUE_FILE_SIZE = 200
@@ -84,7 +84,7 @@ class SmallStore:
             data = b"".join(units)
             for start in range(0, len(data), QUEUE_FILE_SIZE):
                 part = data[start : start + QUEUE_FILE_SIZE].ljust(QUEUE_FILE_SIZE, b"\0")
-                (directory / file_name(start)).write_bytes(part)
+                write_over(directory / file_name(start), part)
         return self.root
 
     def write_index(self, keys: list[tuple[str, int]]) -> None:

@@ -50,7 +50,7 @@ class BrokerStore:
             directory.mkdir(parents=True, exist_ok=True)
             for at in range(0, len(units), QUEUE_FILE_SIZE):
                 data = units[at : at + QUEUE_FILE_SIZE].ljust(QUEUE_FILE_SIZE, b"\0")
-                (directory / wire.file_name(at)).write_bytes(data)
+                wire.write_over(directory / wire.file_name(at), data)
         return self.root
 
     def zero_last(self, topic: str, queue_id: int, count: int, output: Path | None = None) -> int:

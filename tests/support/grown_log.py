@@ -7,7 +7,7 @@ import random
 import struct
 from pathlib import Path
 
-from tests.support.wire import BLANK_MAGIC, PlainLog, file_name
+from tests.support.wire import BLANK_MAGIC, PlainLog, file_name, write_over
 
 FILE_SIZE = 4096
 SETTINGS = {
@@ -135,12 +135,7 @@ class GrownLog:
             if int(path.name) >= len(image):
                 path.unlink()
         for at in range(0, len(image), FILE_SIZE):
-            path, data = directory / file_name(at), image[at : at + FILE_SIZE]
-            if not path.exists():
-                path.touch()
-            if path.read_bytes() != data:
-                with path.open("r+b") as out:
-                    out.write(data)
+            write_over(directory / file_name(at), image[at : at + FILE_SIZE])
 
     def units_of(self, kept: int) -> int:
         """Units that all but the first records have."""

@@ -65,6 +65,16 @@ def file_name(offset: int) -> str:
     return str(offset).zfill(20)
 
 
+def write_over(path: Path, data: bytes | bytearray) -> None:
+    """Write a file as a broker does: somebody may be reading it, so that an existing one is never
+    shorter meanwhile, and one that has the data stays untouched."""
+    if not path.exists() or path.stat().st_size != len(data):
+        path.write_bytes(data)
+    elif path.read_bytes() != data:
+        with path.open("r+b") as out:
+            out.write(data)
+
+
 @dataclass
 class PlainLog:
     """A commitlog in memory, appended to as a broker does: BLANK and roll at a file's end."""
@@ -120,8 +130,7 @@ class PlainLog:
         """Write all files into ``directory``, over what is there."""
         directory.mkdir(parents=True, exist_ok=True)
         for at in range(0, len(self.image), self.file_size):
-            path = directory / file_name(self.start + at)
-            path.write_bytes(self.image[at : at + self.file_size])
+            write_over(directory / file_name(self.start + at), self.image[at : at + self.file_size])
         return directory
 
 
