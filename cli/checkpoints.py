@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reput.cli import options, render, tables
+from reput.cli import options, texts
 from reput.cli.commands import Command, DefaultGroup
-from reput.cli.settingflags import with_flags
+from reput.cli.printer import Part, Record, Result, Table, printed
 from reput.store.config import StoreSettings
 from reput.store.errors import UsageError
 
@@ -36,47 +36,40 @@ DAMAGED = 1
 
 
 @app.command("list", cls=Command)
+@printed
 @options.with_options(settings=options.output_settings)
 def list_batches(
     store: options.Store,
     settings: StoreSettings,
     output: options.ReadOutput = None,
     checkpoint: Checkpoint = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Show the batches that Spark's checkpoint lists, the watermark, and what is kept of earlier
     states. Reads only."""
     from reput.upkeep.checkpoints import read_positions  # noqa: PLC0415
 
     found = read_positions(settings, output or store, checkpoint)
-    if as_json:
-        batches = [_batch_fields(one, found.watermark) for one in found.history.batches]
-        render.print_json(
-            {
-                "watermark": found.watermark,
-                "log_min": found.log_min,
-                "log_end": found.log_end,
-                "checkpoint": str(found.spark_directory),
-                "batches": batches,
-                "damage": found.history.damage,
-                "kept": [_kept_fields(one) for one in found.kept],
-            }
-        )
-        return
-    if found.history.batches:
-        rows = [_batch_row(one, found.watermark) for one in found.history.batches]
-        tables.print_table("batches of Spark's checkpoint", BATCH_COLUMNS, rows)
-    _print_kept(found.kept)
-    for line in found.history.damage:
-        tables.print_line(f"damaged: {found.spark_directory.name}/{line}")
-    tables.print_line(
-        f"{tables.counted(len(found.history.batches), 'batch', 'batches')} in "
-        f"{found.spark_directory}; the watermark is {found.watermark}, the log is "
-        f"[{found.log_min}, {found.log_end})"
+    fields = {
+        "watermark": found.watermark,
+        "log_min": found.log_min,
+        "log_end": found.log_end,
+        "checkpoint": str(found.spark_directory),
+        "batches": [_batch_fields(one, found.watermark) for one in found.history.batches],
+        "damage": found.history.damage,
+        "kept": [_kept_fields(one) for one in found.kept],
+    }
+    rows = [_batch_row(one, found.watermark) for one in found.history.batches]
+    line = (
+        f"{texts.counted(len(rows), 'batch', 'batches')} in {found.spark_directory}; the watermark "
+        f"is {found.watermark}, the log is [{found.log_min}, {found.log_end})"
     )
+    parts = [Table("batches of Spark's checkpoint", BATCH_COLUMNS, rows)] if rows else []
+    damage = [f"damaged: {found.spark_directory.name}/{one}" for one in found.history.damage]
+    return Result(fields, [*parts, *_kept_table(found.kept), *damage, line])
 
 
 @app.command("show", cls=Command)
+@printed
 @options.with_options(settings=options.output_settings)
 def show(
     store: options.Store,
@@ -84,8 +77,7 @@ def show(
     batch: Annotated[int, typer.Argument(min=0, help="The batch's number.", metavar="BATCH")],
     output: options.ReadOutput = None,
     checkpoint: Checkpoint = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Show one batch with the messages of its range; exit code 1 if it is not listed. Reads
     only."""
     from reput.upkeep.checkpoints import read_batch  # noqa: PLC0415
@@ -95,55 +87,44 @@ def show(
     bad = [{"from": bad.start, "to": bad.end, "reason": bad.status.name.lower()}
            for bad in found.bad]  # fmt: skip
     times = {"first_stored": found.first_stored_ms, "last_stored": found.last_stored_ms}
-    if as_json:
-        fields = _batch_fields(one, found.watermark)
-        render.print_json({**fields, "messages": found.messages, **times, "bad": bad})
-        return
-    tables.print_fields(
-        f"batch {one.batch_id}",
-        {
-            "from": tables.known(one.start),
-            "to": one.end,
-            "bytes": tables.known(_size(one)),
-            "planned": _time(one.planned_ms),
-            "state": _state(one, found.watermark),
-            "messages": tables.known(found.messages),
-            **{name.replace("_", " "): _time(time) for name, time in times.items()},
-            "damaged": ", ".join(
-                f"[{entry['from']}, {entry['to']}) {entry['reason']}" for entry in bad
-            ) or "none",
-        },
-    )  # fmt: skip
+    names = ("from", "to", "bytes", "planned", "state")
+    shown = {
+        **dict(zip(names, _batch_row(one, found.watermark)[1:], strict=True)),
+        "messages": texts.grouped(found.messages),
+        **{texts.label(name): _time(time) for name, time in times.items()},
+        "damaged": ", ".join(
+            f"[{entry['from']}, {entry['to']}) {entry['reason']}" for entry in bad
+        ) or "none",
+    }  # fmt: skip
+    fields = _batch_fields(one, found.watermark) | {"messages": found.messages, **times, "bad": bad}
+    return Result(fields, [Record(f"batch {one.batch_id}", shown)])
 
 
 @app.command("verify", cls=Command)
+@printed
 @options.with_options(settings=options.output_settings)
 def verify(
     store: options.Store,
     settings: StoreSettings,
     output: options.ReadOutput = None,
     checkpoint: Checkpoint = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Look for damage in the watermark and in Spark's checkpoint, and say what the next start
     would do; exit code 1 for damage. Reads only."""
     from reput.upkeep.checkpoints import check  # noqa: PLC0415
 
     found = check(settings, output or store, checkpoint)
-    if as_json:
-        render.print_report(asdict(found))
-    else:
-        for line in found.problems:
-            tables.print_line(f"damaged: {with_flags(line)}")
-        for line in found.next_start:
-            tables.print_line(f"next start: {with_flags(line)}")
-        count = len(found.problems)
-        tables.print_line(tables.counted(count, "problem") if count else "no problems")
-    if found.problems:
-        raise typer.Exit(DAMAGED)
+    count = len(found.problems)
+    parts = [
+        *(f"damaged: {line}" for line in found.problems),
+        *(f"next start: {line}" for line in found.next_start),
+        texts.counted(count, "problem") if count else "no problems",
+    ]
+    return Result(asdict(found), parts, DAMAGED if count else 0, has_settings=True)
 
 
 @app.command("rewind", cls=Command)
+@printed
 @options.with_options(settings=options.output_settings)
 def rewind(
     store: options.Store,
@@ -167,8 +148,7 @@ def rewind(
     ] = False,
     output: options.Output = None,
     checkpoint: Checkpoint = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Take an output back to an earlier place of the log; a dry run unless --apply is given.
 
     Everything built from later messages is cut, and Delta tables and Kafka mirrors get those
@@ -182,10 +162,7 @@ def rewind(
         raise UsageError("give one of --to-batch, --to-offset, --to-file and --to-time")
     target = Target(to_batch, to_offset, to_file, options.optional_time_ms("--to-time", to_time))
     found = rewind_output(settings, output or store, checkpoint, target, apply=apply)
-    if as_json:
-        render.print_json(_rewind_fields(found))
-        return
-    _show_rewind(found)
+    return Result(_rewind_fields(found), _rewind_parts(found))
 
 
 def _rewind_fields(found: Rewound) -> dict[str, Any]:
@@ -201,30 +178,30 @@ def _rewind_fields(found: Rewound) -> dict[str, Any]:
     }
 
 
-def _show_rewind(found: Rewound) -> None:
+def _rewind_parts(found: Rewound) -> Iterator[Part]:
     one = found.rewind
     if one.offset == one.watermark:
-        tables.print_line(f"nothing to rewind: the watermark is {one.watermark}")
+        yield f"nothing to rewind: the watermark is {one.watermark}"
         return
-    tables.print_fields(
+    yield Record(
         "rewound" if found.applied else "to rewind",
         {
             "from watermark": one.watermark,
             "to": one.offset,
-            "messages": f"{one.messages:,} in {tables.human_bytes(one.watermark - one.offset)}",
-            "queues cut": f"{one.queues:,}, {tables.counted(one.units, 'unit')}",
-            "ledger lines": one.ledger_lines,
+            "messages": f"{one.messages:,} in {texts.human_bytes(one.watermark - one.offset)}",
+            "queues cut": f"{one.queues:,}, {texts.counted(one.units, 'unit')}",
+            "ledger lines": texts.grouped(one.ledger_lines),
             "spark's batches": _ranges(found.batches),
             "followers": " ".join(found.followers) or "none",
             **({} if found.kept is None else {"the old is kept": str(found.kept)}),
         },
     )
     if one.asked_offset != one.offset:
-        tables.print_line(
+        yield (
             f"{one.asked_offset} is no record's start: taken down to {one.offset}, the start of "
             "what contains it"
         )
-    tables.print_line(
+    yield (
         "reput run dispatches from there; no broker may start here before"
         if found.applied
         else "nothing was changed, give --apply"
@@ -238,6 +215,7 @@ def _ranges(batches: Sequence[int]) -> str:
 
 
 @app.command("prune", cls=Command)
+@printed
 @options.with_options(settings=options.output_settings)
 def prune(
     store: options.Store,
@@ -247,20 +225,17 @@ def prune(
     ] = False,
     output: options.Output = None,
     checkpoint: Checkpoint = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Show, or remove, the positions and Spark checkpoints that rewinds and starts have kept."""
     from reput.upkeep.checkpoints import prune as prune_output  # noqa: PLC0415
 
     found = prune_output(settings, output or store, checkpoint, apply=apply)
-    if as_json:
-        render.print_json({"applied": apply, "kept": [_kept_fields(one) for one in found]})
-        return
-    _print_kept(found)
-    size = tables.human_bytes(sum(one.bytes for one in found))
+    size = texts.human_bytes(sum(one.bytes for one in found))
     done = "removed" if apply else "kept"
     advice = "; nothing was removed, give --apply" if found and not apply else ""
-    tables.print_line(f"{tables.counted(len(found), 'state')} {done}, {size}{advice}")
+    line = f"{texts.counted(len(found), 'state')} {done}, {size}{advice}"
+    fields = {"applied": apply, "kept": [_kept_fields(one) for one in found]}
+    return Result(fields, [*_kept_table(found), line])
 
 
 def _size(batch: Batch) -> int | None:
@@ -274,12 +249,12 @@ def _state(batch: Batch, watermark: int) -> str:
 
 
 def _time(milliseconds: int | None) -> str:
-    return "unknown" if milliseconds is None else tables.time_text(milliseconds)
+    return "unknown" if milliseconds is None else texts.time_text(milliseconds)
 
 
 def _batch_row(batch: Batch, watermark: int) -> tuple[object, ...]:
     return (
-        batch.batch_id, tables.known(batch.start), batch.end, tables.known(_size(batch)),
+        batch.batch_id, texts.known(batch.start), batch.end, texts.grouped(_size(batch)),
         _time(batch.planned_ms), _state(batch, watermark),
     )  # fmt: skip
 
@@ -300,11 +275,10 @@ def _kept_fields(kept: KeptState) -> dict[str, Any]:
     return {**asdict(kept), "path": str(kept.path)}
 
 
-def _print_kept(kept: Sequence[KeptState]) -> None:
-    if kept:
-        rows = [
-            (one.path.name, one.bytes, tables.known(one.when), tables.known(one.from_offset),
-             tables.known(one.to_offset))
-            for one in kept
-        ]  # fmt: skip
-        tables.print_table("kept", KEPT_COLUMNS, rows)
+def _kept_table(kept: Sequence[KeptState]) -> list[Table]:
+    rows = [
+        (one.path.name, texts.grouped(one.bytes), texts.known(one.when),
+         texts.known(one.from_offset), texts.known(one.to_offset))
+        for one in kept
+    ]  # fmt: skip
+    return [Table("kept", KEPT_COLUMNS, rows)] if rows else []

@@ -1,11 +1,11 @@
-"""Prints a comparison of two stores, for ``diff`` and ``rebuild``."""
+"""A comparison of two stores as people read it, for ``diff`` and ``rebuild``."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from reput.cli.tables import print_sides
+from reput.cli.printer import Record
 from reput.upkeep.compare import Comparison, Fields, StoreDifference
 
 
@@ -19,11 +19,13 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
         yield f"{kind:20} {count:,} compared, {result}"
 
 
-def print_differences(differences: Sequence[StoreDifference], left: object, right: object) -> None:
-    """Print each entry that differs as both sides have it; ``left`` and ``right`` name them."""
+def difference_records(
+    differences: Sequence[StoreDifference], left: object, right: object
+) -> Iterator[Record]:
+    """Yield each entry that differs as both sides have it; ``left`` and ``right`` name them."""
     for one in differences:
         sides = {str(left): fields_text(one.left), str(right): fields_text(one.right)}
-        print_sides(" ".join(filter(None, (one.kind, one.place, one.entry))), sides)
+        yield Record(" ".join(filter(None, (one.kind, one.place, one.entry))), sides, True)
 
 
 def fields_text(fields: Fields | None) -> str:

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from reput.cli import options, render, tables
 from reput.cli.commands import Command, Group, given_to
 from reput.cli.configfile import Given, command_of, name_of
+from reput.cli.printer import Result, Table, printed
 from reput.store.errors import UsageError
 
 app = typer.Typer(cls=Group, help="Show what a command would run with.", no_args_is_help=True)
@@ -19,6 +19,7 @@ COLUMNS = ("option", "value", "from")
     "show", cls=Command,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )  # fmt: skip
+@printed
 def show(
     context: typer.Context,
     call: Annotated[
@@ -28,8 +29,7 @@ def show(
             help="The command's words, and options as they would be given to it.",
         ),
     ],
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Show every option of a command with its value, and where the value comes from.
 
     The command does not run. Its values come from the call itself, the environment, the file that
@@ -50,10 +50,10 @@ def show(
     asked = command.make_context(words[-1], list(call), parent=parent, resilient_parsing=True)
     given = given_to(asked)
     rows = [_row(asked, parameter, given) for parameter in command.params]
-    if as_json:
-        render.print_json([dict(zip(COLUMNS, row, strict=True)) for row in rows])
-    else:
-        tables.print_table(f"reput {' '.join(words)}", COLUMNS, rows)
+    return Result(
+        [dict(zip(COLUMNS, row, strict=True)) for row in rows],
+        [Table(f"reput {' '.join(words)}", COLUMNS, rows)],
+    )
 
 
 def _row(asked: Any, parameter: Any, given: dict[str, Given]) -> tuple[str, object, str]:

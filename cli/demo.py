@@ -7,11 +7,13 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-from reput.cli import render, tables
+from reput.cli import render, texts
 from reput.cli.options import value
+from reput.cli.printer import Result, Table, printed
 from reput.store.errors import UsageError
 
 
+@printed
 def demo(
     directory: Annotated[
         Path | None,
@@ -22,14 +24,14 @@ def demo(
     rate: Annotated[int, value("N", "Messages to append per second.", min=1)] = 10_000,
     size: Annotated[int, value("BYTES", "Length of each body.", min=12)] = 300,
     seconds: Annotated[int, value("N", "How many seconds to append for.", min=1)] = 20,
-) -> None:
+) -> Result:
     """Run the whole pipeline on generated messages, and check every one of them."""
     from reput.workload.demo import DemoPlan, run_demo  # noqa: PLC0415
 
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise UsageError(f"{directory} is not empty; the demo wants a directory of its own")
     place = directory or Path(tempfile.mkdtemp(prefix="reput-demo-"))
-    tables.print_line(f"a live log at {rate:,} messages/s for {seconds} s, in {place}")
+    render.print_note(f"a live log at {rate:,} messages/s for {seconds} s, in {place}")
     display = render.ProgressDisplay()
     plan = DemoPlan(topics, queues, rate, size, seconds)
     try:
@@ -42,21 +44,20 @@ def demo(
     by_topic: dict[str, list[int]] = {}
     for queue in result.queues:
         by_topic.setdefault(queue.topic, []).append(queue.message_count)
-    tables.print_table(
-        "read back from the consume queues, and consumed over the wire meanwhile",
-        ("topic", "queues", "messages", "queues hold", "consumed"),
-        [
-            (topic, len(counts), f"{sum(counts):,}", "all as appended",
-             f"{consumed:,}, each once, in order")
-            for (topic, counts), consumed in zip(by_topic.items(), result.consumed, strict=True)
-        ],
-    )  # fmt: skip
+    rows = [
+        (topic, len(counts), texts.grouped(sum(counts)), "all as appended",
+         f"{consumed:,}, each once, in order")
+        for (topic, counts), consumed in zip(by_topic.items(), result.consumed, strict=True)
+    ]  # fmt: skip
     progress = result.progress
     active = progress.active_seconds()
-    tables.print_line(
-        f"{tables.counted(progress.counts.messages, 'message')} in "
-        f"{tables.counted(progress.batches, 'micro-batch', 'micro-batches')}, "
+    line = (
+        f"{texts.counted(progress.counts.messages, 'message')} in "
+        f"{texts.counted(progress.batches, 'micro-batch', 'micro-batches')}, "
         f"{progress.counts.messages / active:,.0f}/s while following, lag now "
-        f"{tables.lag_text(progress.lag_bytes)}; every body, property, tag and offset was "
+        f"{texts.lag_text(progress.lag_bytes)}; every body, property, tag and offset was "
         "compared with what was appended"
     )
+    title = "read back from the consume queues, and consumed over the wire meanwhile"
+    columns = ("topic", "queues", "messages", "queues hold", "consumed")
+    return Result(progress.summary(), [Table(title, columns, rows), line])

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from reput.cli import moments, options, render, tables
-from reput.cli.comparison import comparison_lines, print_differences
+from reput.cli import moments, options, texts
+from reput.cli.comparison import comparison_lines, difference_records
+from reput.cli.printer import Result, Table, printed
 from reput.store.config import StoreSettings
 from reput.store.errors import UsageError
 from reput.store.files import INDEX_DIRECTORY
@@ -21,6 +22,7 @@ from reput.upkeep.moments import compare_moments
 DIFFERENT = 1
 
 
+@printed
 def diff(
     store_a: Annotated[
         Path,
@@ -51,8 +53,7 @@ def diff(
         ),
     ] = None,
     broker_conf: options.BrokerConf = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Compare two stores' queues and indexes, and name the first entry of each that differs.
 
     With `--since` compare two moments of one store, and show which queues grew by what. Reads only.
@@ -64,8 +65,7 @@ def diff(
                 "--since compares the queues of one store; leave STORE_B and --only out"
             )
         settings = options.output_settings(store_a, output, broker_conf)
-        _diff_moments(settings, output or store_a, since, as_of, as_json)
-        return
+        return _grown(settings, output or store_a, since, as_of)
     if store_b is None:
         raise UsageError("give STORE_B to compare with, or --since to compare two moments")
     if as_of is not None or output is not None:
@@ -81,37 +81,28 @@ def diff(
     found = compare_stores(*roots, kinds, hash_slot_count=slots)
     if not found.compared:
         raise UsageError(f"neither {store_a} nor {store_b} holds {' or '.join(kinds)}")
-    if as_json:
-        render.print_json({"equal": found.is_equal, **asdict(found)})
-    else:
-        print_differences(found.differences, *roots)
-        for line in comparison_lines(found):
-            tables.print_line(line)
-    if not found.is_equal:
-        raise typer.Exit(DIFFERENT)
+    return Result(
+        {"equal": found.is_equal, **asdict(found)},
+        [*difference_records(found.differences, *roots), *comparison_lines(found)],
+        0 if found.is_equal else DIFFERENT,
+    )
 
 
-def _diff_moments(
-    settings: StoreSettings, output: Path, since: str, as_of: str | None, as_json: bool
-) -> None:
+def _grown(settings: StoreSettings, output: Path, since: str, as_of: str | None) -> Result:
     earlier = moments.as_of("--since", since, settings, output)
     assert earlier is not None
     later = moments.as_of("--as-of", as_of, settings, output)
     found = compare_moments(settings, output, earlier, later)
-    if as_json:
-        render.print_json({"equal": not found.queues, **asdict(found)})
-    else:
-        columns = ("topic", "queue", "from offset", "to offset", "messages")
-        rows = [
-            (one.topic, one.queue_id, one.from_offset, one.to_offset,
-             f"{one.to_offset - one.from_offset:,}")
-            for one in found.queues
-        ]  # fmt: skip
-        if rows:
-            tables.print_table("queues", columns, rows)
-        grown = tables.counted(len(rows), "queue")
-        tables.print_line(
-            f"{grown} grew between physical offsets {found.from_end} and {found.to_end}"
-        )
-    if found.queues:
-        raise typer.Exit(DIFFERENT)
+    columns = ("topic", "queue", "from offset", "to offset", "messages")
+    rows = [
+        (one.topic, one.queue_id, one.from_offset, one.to_offset,
+         texts.grouped(one.to_offset - one.from_offset))
+        for one in found.queues
+    ]  # fmt: skip
+    grown = texts.counted(len(rows), "queue")
+    line = f"{grown} grew between physical offsets {found.from_end} and {found.to_end}"
+    return Result(
+        {"equal": not found.queues, **asdict(found)},
+        [*([Table("queues", columns, rows)] if rows else []), line],
+        DIFFERENT if found.queues else 0,
+    )

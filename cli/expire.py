@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-from reput.cli import options, render, tables
+from reput.cli import options, texts
+from reput.cli.printer import Result, Table, printed
 from reput.store.config import StoreSettings
 from reput.store.errors import UsageError
 from reput.upkeep.expiry import expire as expire_output
 
 
+@printed
 @options.with_options(settings=options.output_settings)
 def expire(
     store: options.Store,
@@ -25,8 +27,7 @@ def expire(
             "With `--apply`, remove whole queues without messages as well.", "--remove-unused"
         ),
     ] = False,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Show, or remove, the queue files whose messages the log no longer holds.
 
     As in RocketMQ, a queue loses its oldest files first, and never its last one.
@@ -36,23 +37,24 @@ def expire(
     root = output or store
     found = expire_output(settings, root, apply=apply, remove_unused=remove_unused)
     size = sum(file.size for file in found.files)
-    if as_json:
-        files = [{**asdict(file), "path": str(file.path)} for file in found.files]
-        unused = [asdict(key) for key in found.unused_queues]
-        summary = {"applied": apply, "log_min_offset": found.log_min_offset, "bytes": size}
-        render.print_json({**summary, "files": files, "unused_queues": unused})
-        return
+    fields = {
+        "applied": apply,
+        "log_min_offset": found.log_min_offset,
+        "bytes": size,
+        "files": [{**asdict(file), "path": str(file.path)} for file in found.files],
+        "unused_queues": [asdict(key) for key in found.unused_queues],
+    }
     rows: list[tuple[object, ...]] = [
-        (file.topic, file.queue_id, file.path.relative_to(root), file.size) for file in found.files
+        (file.topic, file.queue_id, file.path.relative_to(root), texts.grouped(file.size))
+        for file in found.files
     ]
     fate = "would go" if remove_unused or not apply else "kept"
     rows += [(key.topic, key.queue_id, f"unused queue: {fate}", "") for key in found.unused_queues]
-    title, columns = "removed" if apply else "to remove", ("topic", "queue", "file", "bytes")
-    if rows:
-        tables.print_table(title, columns, rows)
     advice = "; nothing was removed, give --apply" if rows and not apply else ""
-    tables.print_line(
-        f"{tables.counted(len(found.files), 'file')}, {tables.human_bytes(size)}, "
-        f"{tables.counted(len(found.unused_queues), 'unused queue')}; the log begins at "
+    line = (
+        f"{texts.counted(len(found.files), 'file')}, {texts.human_bytes(size)}, "
+        f"{texts.counted(len(found.unused_queues), 'unused queue')}; the log begins at "
         f"{found.log_min_offset}{advice}"
     )
+    title, columns = "removed" if apply else "to remove", ("topic", "queue", "file", "bytes")
+    return Result(fields, [*([Table(title, columns, rows)] if rows else []), line])

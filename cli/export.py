@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli import options, render, tables
+from reput.cli import options, render, texts
+from reput.cli.printer import Result, printed
 from reput.store.config import StoreSettings
 from reput.store.rows.rowform import RowForm
 from reput.store.runs.dispatch import DispatchCounts
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from reput.readers.export import Exported, RowSelection
 
 
+@printed
 @options.with_options(settings=options.store_settings, form=options.row_form)
 def export(
     settings: StoreSettings,
@@ -52,10 +55,9 @@ def export(
         ),
     ] = None,
     fail_on_data_loss: options.FailOnDataLoss = False,
-    as_json: options.AsJson = False,
     *,
     form: RowForm,
-) -> None:
+) -> Iterator[Result]:
     """Write a range of the log as Parquet files with a row per message.
 
     It opens only the log files of that range. It writes to OUT.incomplete, which becomes OUT when
@@ -73,19 +75,17 @@ def export(
     began = time.monotonic()
     done = _export(settings, out, selection, columns, partition_by, form, fail_on_data_loss)
     seconds = round(time.monotonic() - began, 3)
-    if as_json:
-        render.print_json({**asdict(done), "seconds": seconds})
-    else:
-        tables.print_line(
-            f"{tables.counted(done.rows, 'row')} in {tables.counted(done.files, 'file')}, "
-            f"{tables.human_bytes(done.bytes)}, in {seconds} s"
-            + _in_words("lost", done.lost_bytes) + _in_words("damaged", done.damaged_bytes)
-        )  # fmt: skip
-        options.note_internal(done.internal_left_out)
+    line = (
+        f"{texts.counted(done.rows, 'row')} in {texts.counted(done.files, 'file')}, "
+        f"{texts.human_bytes(done.bytes)}, in {texts.human_seconds(seconds)}"
+        + _in_words("lost", done.lost_bytes) + _in_words("damaged", done.damaged_bytes)
+    )  # fmt: skip
+    yield Result({**asdict(done), "seconds": seconds}, [line])
+    options.note_internal(done.internal_left_out)
 
 
 def _in_words(kind: str, count: int) -> str:
-    return f"; {tables.counted(count, 'byte')} of the log {kind}" if count else ""
+    return f"; {texts.counted(count, 'byte')} of the log {kind}" if count else ""
 
 
 def _export(

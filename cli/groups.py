@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reput.cli import completion, options, render, tables
+from reput.cli import completion, options, render, texts
 from reput.cli.commands import Command, DefaultGroup
+from reput.cli.printer import Part, Result, Table, printed
 from reput.store.config import StoreSettings
 from reput.store.errors import UsageError
 
@@ -61,30 +62,34 @@ SomeTopics = Annotated[
 
 
 @app.command("list", cls=Command)
+@printed
 @options.with_options(settings=options.output_settings)
 def list_groups(
     settings: StoreSettings,
     output: Output = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Show each consumer group with its lag over all of its topics."""
     committed, lags = _read(settings, output)
     groups = [
         {"group": group, "topics": committed.topics(group), **_sum(list(found))}
         for group, found in groupby(lags, attrgetter("group"))
     ]
-    rows = [(one["group"], len(one["topics"]), one["queues"], *_lag_row(one)) for one in groups]
-    _print(committed, {"groups": groups}, ("group", "topics", "queues"), rows, as_json)
+    rows = [
+        (one["group"], texts.grouped(len(one["topics"])), texts.grouped(one["queues"]),
+         *_lag_row(one))
+        for one in groups
+    ]  # fmt: skip
+    return _result(committed, {"groups": groups}, ("group", "topics", "queues"), rows)
 
 
 @app.command("show", cls=Command)
+@printed
 @options.with_options(settings=options.output_settings)
 def show(
     settings: StoreSettings,
     group: Group,
     output: Output = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Show each queue of a consumer group; exit code 1 if it has committed nothing."""
     committed, lags = _read(settings, output, groups=[group])
     found = {"group": group, "queues": [asdict(one) for one in lags]}
@@ -93,10 +98,11 @@ def show(
          *_lag_row(asdict(one.lag)))
         for one in lags
     ]  # fmt: skip
-    _print(committed, found, ("topic", "queue", "min", "max", "committed"), rows, as_json)
+    return _result(committed, found, ("topic", "queue", "min", "max", "committed"), rows)
 
 
 @app.command("reset", cls=Command)
+@printed
 @options.with_options(settings=options.output_settings)
 def reset(
     settings: StoreSettings,
@@ -119,8 +125,7 @@ def reset(
     ] = False,
     apply: Apply = False,
     output: Output = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Show, or write, a group's offsets for a time, for the beginning, or as they are given.
 
     Stop the group's members first: a running member commits its own position again.
@@ -141,10 +146,11 @@ def reset(
             return offsetreset.reset_to_earliest(opened, committed, group, topic)
         return offsetreset.reset_to_offset(opened, committed, group, topic, queue, offset)
 
-    _change(settings, output, plan, apply=apply, as_json=as_json)
+    return _change(settings, output, plan, apply=apply)
 
 
 @app.command("skip", cls=Command)
+@printed
 @options.with_options(settings=options.output_settings)
 def skip(
     settings: StoreSettings,
@@ -152,22 +158,22 @@ def skip(
     topic: SomeTopics = None,
     apply: Apply = False,
     output: Output = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Show, or write, a group's offsets past every message, in all topics where it has committed.
 
     Stop the group's members first: a running member commits its own position again.
     """
     from reput.readers import offsetreset  # noqa: PLC0415
 
-    _change(
+    return _change(
         settings, output,
         lambda opened, committed: offsetreset.skip(opened, committed, group, topic),
-        apply=apply, as_json=as_json,
+        apply=apply,
     )  # fmt: skip
 
 
 @app.command("clone", cls=Command)
+@printed
 @options.with_options(settings=options.output_settings)
 def clone(
     settings: StoreSettings,
@@ -181,21 +187,21 @@ def clone(
     topic: SomeTopics = None,
     apply: Apply = False,
     output: Output = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Show, or write, a group's offsets for another group, in all topics but its retry topic.
 
     Stop the other group's members first: a running member commits its own position again.
     """
     from reput.readers import offsetreset  # noqa: PLC0415
 
-    _change(
+    return _change(
         settings, output,
         lambda _opened, committed: offsetreset.clone(committed, group, target, topic),
-        apply=apply, as_json=as_json,
+        apply=apply,
     )  # fmt: skip
 
 
+@printed
 @options.with_options(settings=options.output_settings)
 def lag(
     settings: StoreSettings,
@@ -208,8 +214,7 @@ def lag(
         options.value("TOPIC", "Show only this topic; may be repeated.", "--topic", "-t"),
     ] = None,
     output: Output = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Show the lag of consumer groups in each of their topics.
 
     It is unknown where a group has not committed yet, or has committed beyond the queue's end. The
@@ -220,8 +225,10 @@ def lag(
         {"group": name, "topic": of_topic, **_sum(list(queues))}
         for (name, of_topic), queues in groupby(lags, attrgetter("group", "topic"))
     ]
-    rows = [(one["group"], one["topic"], one["queues"], *_lag_row(one)) for one in found]
-    _print(committed, {"lags": found}, ("group", "topic", "queues"), rows, as_json)
+    rows = [
+        (one["group"], one["topic"], texts.grouped(one["queues"]), *_lag_row(one)) for one in found
+    ]
+    return _result(committed, {"lags": found}, ("group", "topic", "queues"), rows)
 
 
 def _read(
@@ -255,26 +262,23 @@ def _change(
     plan: Callable[[MessageStore, Offsets], list[OffsetChange]],
     *,
     apply: bool,
-    as_json: bool,
-) -> None:
+) -> Result:
     from reput.readers.messagestore import MessageStore  # noqa: PLC0415
     from reput.readers.offsetreset import change_offsets  # noqa: PLC0415
 
     with MessageStore(settings.root, output=output, settings=settings) as opened:
         _warn(opened, "no offset leads to them yet")
         changes = change_offsets(settings.root, output, partial(plan, opened), apply=apply)
-    if as_json:
-        render.print_json({"applied": apply, "offsets": [asdict(change) for change in changes]})
-        return
     rows = [(one.topic, one.queue_id, one.before, one.after) for one in changes]
-    if rows:
-        title = "offsets written" if apply else "offsets to write"
-        tables.print_table(title, ("topic", "queue", "committed", "new"), rows)
+    title = "offsets written" if apply else "offsets to write"
+    table = Table(title, ("topic", "queue", "committed", "new"), rows)
     different = sum(change.before != change.after for change in changes)
-    tables.print_line(
-        f"{tables.counted(different, 'offset')} of {tables.counted(len(changes), 'queue')} "
+    line = (
+        f"{texts.counted(different, 'offset')} of {texts.counted(len(changes), 'queue')} "
         f"{'changed' if apply else 'would change; nothing was written, give --apply'}"
     )
+    fields = {"applied": apply, "offsets": [asdict(change) for change in changes]}
+    return Result(fields, [*([table] if rows else []), line])
 
 
 def _sum(lags: list[QueueLag]) -> dict[str, Any]:
@@ -286,25 +290,21 @@ def _sum(lags: list[QueueLag]) -> dict[str, Any]:
 def _lag_row(lag: dict[str, Any]) -> tuple[str, str, str]:
     seconds = lag["seconds"]
     return (
-        tables.known(lag["messages"]),
-        tables.lag_text(lag["bytes"]),
-        "unknown" if seconds is None else tables.human_seconds(seconds),
+        texts.grouped(lag["messages"]),
+        texts.lag_text(lag["bytes"]),
+        "unknown" if seconds is None else texts.human_seconds(seconds),
     )
 
 
-def _print(
+def _result(
     committed: CommittedOffsets,
     found: dict[str, Any],
     columns: tuple[str, ...],
     rows: Sequence[tuple[object, ...]],
-    as_json: bool,
-) -> None:
-    """Print ``found`` as JSON, or a table: ``columns``, and those of ``_lag_row``."""
-    if as_json:
-        render.print_json({"offsets_file": str(committed.path), **found})
-        return
+) -> Result:
+    """Return ``found`` for machines, for people ``columns`` and those of ``_lag_row``."""
     title = f"offsets in {committed.path}"
-    if rows:
-        tables.print_table(title, (*columns, "messages", "bytes", "age"), rows)
-    else:
-        tables.print_line(f"{title}: none that were asked for")
+    part: Part = Table(title, (*columns, "messages", "bytes", "age"), rows)
+    if not rows:
+        part = f"{title}: none that were asked for"
+    return Result({"offsets_file": str(committed.path), **found}, [part])

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from reput.cli import options, render, tables
+from reput.cli import options, texts
 from reput.cli.commands import Command, Group
+from reput.cli.printer import Record, Result, Table, printed
 from reput.store.config import StoreSettings, read_properties
 from reput.store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2
 from reput.store.log.sysflag import sys_flag_names
@@ -27,12 +28,10 @@ _SINGULAR = {"properties": "property"}
 """The name before each entry of a mapping."""
 
 
-def _show(title: str, fields: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        render.print_json(fields)
-    else:
-        named = {name: _named(name, one) for name, one in fields.items()}
-        tables.print_fields(title, {_SINGULAR.get(name, name): one for name, one in named.items()})
+def _result(title: str, fields: dict[str, Any]) -> Result:
+    named = {texts.label(_SINGULAR.get(name, name)): _named(name, one)
+             for name, one in fields.items()}  # fmt: skip
+    return Result(fields, [Record(title, named)])
 
 
 def _named(name: str, value: Any) -> Any:
@@ -44,11 +43,12 @@ def _named(name: str, value: Any) -> Any:
     if value == -1 or (value == 0 and name.startswith(_NONE_WHERE_ZERO)):
         return None
     if name.endswith("_timestamp") and isinstance(value, int):
-        return tables.time_text(value)
+        return texts.time_text(value)
     return value
 
 
 @app.command("record", cls=Command)
+@printed
 @options.with_options(settings=options.store_settings)
 def record(
     settings: StoreSettings,
@@ -58,14 +58,14 @@ def record(
             min=0, help="The byte of the log at which the record starts.", metavar="OFFSET"
         ),
     ],
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Decode what stands at a physical offset, whether it is a sound record or not."""
     fields = describe_record(settings, physical_offset)
-    _show(f"physical offset {physical_offset}", fields, as_json)
+    return _result(f"physical offset {physical_offset}", fields)
 
 
 @app.command("queue", cls=Command)
+@printed
 @options.with_options(settings=options.output_settings)
 def queue(
     store: options.Store,
@@ -79,25 +79,19 @@ def queue(
         int, options.value("N", "How many units to show.", "--count", "-n", min=1)
     ] = 20,
     output: options.ReadOutput = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Show units of a consume queue, and whether the log has the record of each."""
     rows = describe_queue(settings, output or store, topic, queue_id, first, count)
-    if as_json:
-        render.print_json(rows)
-    elif rows:
-        title, columns = f"{topic} queue {queue_id}", tuple(rows[0])
-        tables.print_table(title, columns, [tuple(row.values()) for row in rows])
-    else:
-        tables.print_line(f"no units from queue offset {first} on; begin lower with --from")
+    if not rows:
+        return Result([], [f"no units from queue offset {first} on; begin lower with --from"])
+    columns = [texts.label(name) for name in rows[0]]
+    table = Table(f"{topic} queue {queue_id}", columns, [tuple(row.values()) for row in rows])
+    return Result(rows, [table])
 
 
 @app.command("checkpoint", cls=Command)
-def checkpoint(
-    store: options.ReadRoot,
-    as_json: options.AsJson = False,
-) -> None:
+@printed
+def checkpoint(store: options.ReadRoot) -> Result:
     """Show the store's positions: RocketMQ's checkpoint, the watermark, Spark's checkpoint."""
     read_properties(store)  # refuses a store of a kind that is not read
-    fields = describe_checkpoint(store)
-    _show("positions", fields, as_json)
+    return _result("positions", describe_checkpoint(store))

@@ -1,16 +1,14 @@
-"""Messages on stdout: tables on a terminal, one JSON object a line elsewhere. In both forms,
-characters that could act on a terminal are escaped."""
+"""Messages as results: for people a record or an entry of a list, for machines a JSON object."""
 
 from __future__ import annotations
 
 import base64
-import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-from reput.cli import options, render, tables
+from reput.cli import options, texts
+from reput.cli.printer import Entry, Record, Result, Table
 from reput.store.errors import MessageBodyError, UsageError
 from reput.store.log import record
 
@@ -78,23 +76,21 @@ SHOWN_BODY_LINES = 6
 """Lines of a terminal that a body in a list may take."""
 
 
-def is_for_people(as_json: bool) -> bool:
-    """Whether to print tables: stdout is a terminal, and ``--json`` is not given."""
-    return sys.stdout.isatty() and not as_json
-
-
-def print_place(
-    topic: str, queue_id: int, queue_offset: int, store_timestamp: int | None, as_json: bool
-) -> None:
-    """Print the place that a search by time found; ``store_timestamp`` is None beyond the last
+def place_result(
+    topic: str, queue_id: int, queue_offset: int, store_timestamp: int | None
+) -> Result:
+    """Return the place that a search by time found; ``store_timestamp`` is None beyond the last
     message."""
-    if is_for_people(as_json):
-        stored = "none stored yet" if store_timestamp is None else tables.time_text(store_timestamp)
-        rows = [(queue_id, queue_offset, stored)]
-        tables.print_table(topic, ("queue", "offset", "stored"), rows)
-        return
-    fields = {"topic": topic, "queue_id": queue_id, "queue_offset": queue_offset}
-    render.print_json({**fields, "store_timestamp": store_timestamp})
+    stored = "none stored yet" if store_timestamp is None else texts.time_text(store_timestamp)
+    return Result(
+        {
+            "topic": topic,
+            "queue_id": queue_id,
+            "queue_offset": queue_offset,
+            "store_timestamp": store_timestamp,
+        },
+        [Table(topic, ("queue", "offset", "stored"), [(queue_id, queue_offset, stored)])],
+    )
 
 
 def fields_of(message: Message, queue_offset: int, body: Bodies) -> dict[str, Any]:
@@ -125,46 +121,23 @@ def _plain_body(message: Message) -> tuple[bytes, str | None]:
         return message.record.body, str(error)
 
 
-def print_message(message: Message, queue_offset: int, body: Bodies, as_json: bool) -> None:
-    """Print all fields of one message: a line each on a terminal, otherwise one JSON object."""
+def message_result(message: Message, queue_offset: int, body: Bodies) -> Result:
+    """Return all fields of one message."""
     fields = fields_of(message, queue_offset, body)
-    if not is_for_people(as_json):
-        render.print_json(fields)
-        return
+    shown = dict(fields)
     for name in ("born_timestamp", "store_timestamp"):
-        fields[name] = tables.time_text(fields[name])
-    fields["keys"] = " ".join(message.keys) or None
-    fields["property"] = fields.pop("properties")
-    there = {name: value for name, value in fields.items() if value is not None}
-    tables.print_fields(f"physical offset {message.physical_offset}", there)
+        shown[name] = texts.time_text(fields[name])
+    shown["keys"] = " ".join(message.keys) or None
+    shown["property"] = shown.pop("properties")
+    there = {texts.label(name): value for name, value in shown.items() if value is not None}
+    return Result(fields, [Record(f"physical offset {message.physical_offset}", there)])
 
 
-class MessageList:
-    """Prints messages one below the other, each as a heading and its body."""
-
-    def __init__(self, body: Bodies, as_json: bool) -> None:
-        self._body = body
-        self._as_json = as_json
-        self.count = 0
-        """Messages printed so far."""
-
-    def print(self, found: Iterable[tuple[Message, int]]) -> None:
-        """Print further messages, given with the queue offset of each."""
-        for message, queue_offset in found:
-            self.count += 1
-            fields = fields_of(message, queue_offset, self._body)
-            if is_for_people(self._as_json):
-                self._print_for_people(message, fields)
-            else:
-                render.print_json(fields)
-
-    def _print_for_people(self, message: Message, fields: dict[str, Any]) -> None:
-        named = {"queue": fields["queue_id"], "offset": fields["queue_offset"]}
-        named |= {"tags": message.tags, "keys": " ".join(message.keys)}
-        words = [
-            f"{name} {tables.shown(value)}"
-            for name, value in named.items()
-            if value not in (None, "")
-        ]
-        heading = "  ".join((tables.time_text(message.store_timestamp), *words))
-        tables.print_entry(heading, fields.get("body"), SHOWN_BODY_LINES)
+def entry_result(message: Message, queue_offset: int, body: Bodies) -> Result:
+    """Return one of several messages: for people its heading and its body."""
+    fields = fields_of(message, queue_offset, body)
+    named = {"queue": fields["queue_id"], "offset": fields["queue_offset"]}
+    named |= {"tags": message.tags, "keys": " ".join(message.keys)}
+    words = [f"{name} {value}" for name, value in named.items() if value not in (None, "")]
+    heading = "  ".join((texts.time_text(message.store_timestamp), *words))
+    return Result(fields, [Entry(heading, fields.get("body"), SHOWN_BODY_LINES)])

@@ -16,7 +16,7 @@ import typer
 
 from reput.cli import completion
 from reput.cli.render import print_note, when_ready
-from reput.cli.tables import counted, time_text
+from reput.cli.texts import counted, time_text
 from reput.sources.options import parse_size
 from reput.store.config import (
     DAMAGE_PANEL,
@@ -122,7 +122,7 @@ def optional_text(given: str | None) -> str | None:
     return None if given is None else text(given)
 
 
-def with_options(**makers: Callable[..., Any]) -> Callable[[Callable[..., None]], Any]:
+def with_options(**makers: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator that adds the parameters of other functions to a command's options.
 
     ``makers`` maps a parameter of the command to the function that makes its value. The function's
@@ -131,16 +131,16 @@ def with_options(**makers: Callable[..., Any]) -> Callable[[Callable[..., None]]
     """
     wanted = {name: list(_parameters(maker).values()) for name, maker in makers.items()}
 
-    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         own = _parameters(command)
 
         @functools.wraps(command)
-        def called(**given: Any) -> None:
+        def called(**given: Any) -> Any:
             made = {
                 name: makers[name](**{one.name: given[one.name] for one in parameters})
                 for name, parameters in wanted.items()
             }
-            command(**{name: given[name] for name in own if name in given} | made)
+            return command(**{name: given[name] for name in own if name in given} | made)
 
         parameters = [
             one.replace(kind=one.KEYWORD_ONLY)
@@ -148,11 +148,16 @@ def with_options(**makers: Callable[..., Any]) -> Callable[[Callable[..., None]]
             for one in wanted.get(name, [declared])
             if name not in wanted or one.name not in own.keys() - wanted.keys()
         ]
-        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        declare(called, parameters)
         return called
 
     return decorated
+
+
+def declare(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> None:
+    """Give a function that takes any arguments by name the parameters that typer reads."""
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {one.name: one.annotation for one in parameters}
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import typer
+from reput.cli.printer import Result, printed
 
 
-def prepare() -> None:
+@printed
+def prepare() -> Result:
     """Halve the start time of every later run; takes half a minute, once per installation.
 
     Compiles the kernels and archives Spark's classes in this user's private cache.
@@ -13,4 +14,5 @@ def prepare() -> None:
     from reput.upkeep.prepare import prepare as fill_cache  # noqa: PLC0415
 
     archive = fill_cache()
-    typer.echo(f"prepared: {archive or 'kernels only, this Java keeps no class archive'}")
+    line = f"prepared: {archive or 'kernels only, this Java keeps no class archive'}"
+    return Result({"class_archive": archive and str(archive)}, [line])

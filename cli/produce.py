@@ -6,7 +6,8 @@ import time
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
-from reput.cli import options, render, tables
+from reput.cli import options, render, texts
+from reput.cli.printer import Result, printed
 from reput.store.errors import UsageError
 from reput.workload.messages import Workload
 
@@ -20,6 +21,7 @@ MAX_BATCH_BYTES = 16 << 20
 DEFAULT_RATE = 5000
 
 
+@printed
 def produce(
     store: options.Store,
     topics: Annotated[int, options.value("N", "Number of topics.", min=1, max=999)] = 8,
@@ -46,8 +48,7 @@ def produce(
         bool, options.flag("Write the property CRC of each message as well.", "--property-crc")
     ] = False,
     commitlog_file_size: options.CommitLogFileSize = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Append made-up messages to a store's commitlog, which is created if it is missing.
 
     Holds the store's lock as a broker does. Ctrl-C or SIGTERM ends it after the running append.
@@ -59,9 +60,7 @@ def produce(
         raise UsageError(f"{store} is not a directory")
     if rate is None:
         rate = DEFAULT_RATE if count is None else 0
-    how_long = (
-        f"for {seconds:g} s" if count is None else f"up to {tables.counted(count, 'message')}"
-    )
+    how_long = f"for {seconds:g} s" if count is None else f"up to {texts.counted(count, 'message')}"
     at = f"at {rate:,} messages/s" if rate else "without a limit of the rate"
     render.print_note(f"appending to {store} {how_long}, {at}")
     workload = Workload(topics, queues, size, seed)
@@ -84,11 +83,9 @@ def produce(
         "end_offset": end_offset,
         "seconds": round(elapsed, 3),
     }
-    if as_json:
-        render.print_json(summary)
-    else:
-        size_text = tables.human_bytes(end_offset - first_offset)
-        tables.print_line(f"{tables.counted(done, 'message')}, {size_text} in {elapsed:.1f} s")
+    size_text = texts.human_bytes(end_offset - first_offset)
+    line = f"{texts.counted(done, 'message')}, {size_text} in {texts.human_seconds(elapsed)}"
+    return Result(summary, [line])
 
 
 def _append(

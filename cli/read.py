@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from reput.cli import completion, messages, moments, options, render, tables
+from reput.cli import completion, messages, moments, options, render, texts
 from reput.cli.messages import DEFAULT_BODIES, Bodies
+from reput.cli.printer import Result, printed_lines
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import NotFoundError, UsageError
@@ -31,6 +32,7 @@ Follow = Annotated[bool, options.flag("Go on with the messages that arrive.", "-
 PRINTED_AT_ONCE = 100
 
 
+@printed_lines
 @options.with_options(settings=options.output_settings, body=messages.bodies)
 def get(
     store: options.Store,
@@ -62,16 +64,14 @@ def get(
     output: options.ReadOutput = None,
     as_of: options.AsOf = None,
     body: Bodies = DEFAULT_BODIES,
-    as_json: options.AsJsonLines = False,
-) -> None:
+) -> Result:
     """Show one message, of a place in a queue or by its id; exit code 1 if there is none."""
     if (message_id is None) == (topic is None):
         raise UsageError("give TOPIC, QUEUE and OFFSET, or --message-id")
     with _opened(settings, output, as_of) as opened:
         if message_id is not None:
             message = _message_by_id(opened, message_id)
-            messages.print_message(message, message.queue_offset, body, as_json)
-            return
+            return messages.message_result(message, message.queue_offset, body)
         if topic is None or queue is None or offset is None:
             raise UsageError("give QUEUE and OFFSET after TOPIC")
         _check_queue(opened, topic, queue, output or store)
@@ -82,7 +82,7 @@ def get(
             _raise_not_found(found, place, opened, store)
     # a batch that cannot be taken apart is one message
     index = min(offset - found.queue_offsets[0], len(found.messages) - 1)
-    messages.print_message(found.messages[index], found.queue_offsets[0] + index, body, as_json)
+    return messages.message_result(found.messages[index], found.queue_offsets[0] + index, body)
 
 
 def _message_by_id(opened: MessageStore, message_id: str) -> Message:
@@ -144,6 +144,7 @@ def _tail_settings(
     return read(store, output, broker_conf, commitlog_file_size, consume_queue_file_size)
 
 
+@printed_lines
 @options.with_options(settings=_tail_settings, body=messages.bodies)
 def tail(
     store: options.Store,
@@ -175,8 +176,7 @@ def tail(
     as_of: options.AsOf = None,
     fail_on_data_loss: options.FailOnDataLoss = False,
     body: Bodies = DEFAULT_BODIES,
-    as_json: options.AsJsonLines = False,
-) -> None:
+) -> Iterator[Result]:
     """Show a topic's last messages in the order in which they were stored.
 
     Exit code 1 if there is none to show. With `--follow` it goes on until Ctrl-C or SIGTERM.
@@ -186,7 +186,7 @@ def tail(
     if follow and as_of is not None:
         raise UsageError("--follow waits for what arrives, and --as-of leaves it out; give one")
     since = options.optional_time_ms("--from-time", from_time)
-    printed = messages.MessageList(body, as_json)
+    has_shown = False
     with (
         _opened(settings, output, as_of, fail_on_data_loss) as opened,
         render.stopped_by_signals() as stop,
@@ -203,16 +203,19 @@ def tail(
         topic_tail = TopicTail(opened, topic, wanted)
         found = topic_tail.last(lines) if since is None else topic_tail.since(since)
         while True:
-            _print_all(found, printed, stop)
+            for result in _results(found, body, stop):
+                yield result
+                has_shown = True
             opened.losses.say()
             if not follow or stop.wait(POLL_SECONDS):
                 break
             found = topic_tail.new()
     asked = lines > 0 or since is not None
-    if asked and not (printed.count or follow or stop.is_set()):
+    if asked and not (has_shown or follow or stop.is_set()):
         raise NotFoundError(f"no message of topic {topic} to show")
 
 
+@printed_lines
 @options.with_options(settings=options.output_settings, body=messages.bodies)
 def query(
     store: options.Store,
@@ -240,8 +243,7 @@ def query(
     as_of: options.AsOf = None,
     fail_on_data_loss: options.FailOnDataLoss = False,
     body: Bodies = DEFAULT_BODIES,
-    as_json: options.AsJsonLines = False,
-) -> None:
+) -> Iterator[Result]:
     """Show the newest messages with a key, which the index finds; exit code 1 if there is none.
 
     Without an index it looks at every message of the topic, and says so.
@@ -254,13 +256,14 @@ def query(
         options.optional_time_ms("--begin", begin) or 0,
         MAX_TIMESTAMP_MS if end is None else options.time_option_ms("--end", end),
     )
-    printed = messages.MessageList(body, as_json)
     with _opened(settings, output, as_of, fail_on_data_loss) as opened:
-        found = keyed_messages(
+        has_shown = False
+        for message in keyed_messages(
             opened, store, output, topic, wanted, span, most, is_unique=unique_key is not None
-        )
-        printed.print((message, message.queue_offset) for message in found)
-        if not printed.count:
+        ):
+            yield messages.entry_result(message, message.queue_offset, body)
+            has_shown = True
+        if not has_shown:
             opened.check_topic(topic)
             raise NotFoundError(
                 f"no message of topic {topic} with key {wanted} was found in {output or store}"
@@ -297,13 +300,14 @@ def keyed_messages(
     queues = opened.queue_ids(topic)
     count = sum(opened.max_offset(topic, q) - opened.min_offset(topic, q) for q in queues)
     render.print_note(
-        f"no index in {root}: looking at {tables.counted(count, 'message')} of topic {topic}; "
+        f"no index in {root}: looking at {texts.counted(count, 'message')} of topic {topic}; "
         f"{command_line('rebuild', store, output, '--only', 'index')} builds one"
     )
     begin, end = span
     return scan_for_key(opened, topic, key, is_unique=is_unique, begin_ms=begin, end_ms=end)
 
 
+@printed_lines
 @options.with_options(settings=options.output_settings)
 def search_time(
     store: options.Store,
@@ -323,8 +327,7 @@ def search_time(
     ] = False,
     output: options.ReadOutput = None,
     as_of: options.AsOf = None,
-    as_json: options.AsJsonLines = False,
-) -> None:  # fmt: skip
+) -> Result:  # fmt: skip
     """Find the queue offset of a time; exit code 1 if there is no such queue."""
     from reput.store.queue.consumequeue import BoundaryType  # noqa: PLC0415
 
@@ -336,7 +339,7 @@ def search_time(
             render.print_note(f"warning: {line}")
         offset = opened.offset_by_time(topic, queue, wanted, boundary)
         stored = opened.store_time(topic, queue, offset)
-    messages.print_place(topic, queue, offset, stored if stored >= 0 else None, as_json)
+    return messages.place_result(topic, queue, offset, stored if stored >= 0 else None)
 
 
 def _opened(
@@ -378,10 +381,12 @@ def _message_filter(
         raise UsageError(str(error)) from error
 
 
-def _print_all(found: Iterator[QueueMessage], printed: messages.MessageList, stop: Event) -> None:
-    """Print in portions, so that a signal ends it soon."""
+def _results(found: Iterator[QueueMessage], body: Bodies, stop: Event) -> Iterator[Result]:
+    """Yield messages in portions, so that a signal ends it soon."""
     while not stop.is_set() and (portion := list(islice(found, PRINTED_AT_ONCE))):
-        printed.print((m.message, m.queue_offset) for m in portion if m.message is not None)
+        for one in portion:
+            if one.message is not None:
+                yield messages.entry_result(one.message, one.queue_offset, body)
         if bad := [one for one in portion if one.message is None]:
             first, more = bad[0], f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             render.print_note(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from reput.checkpoints.ownership import check_is_free
-from reput.cli import options, render, severalstores, tables
-from reput.cli.comparison import comparison_lines, print_differences
+from reput.cli import options, render, severalstores, texts
+from reput.cli.comparison import comparison_lines, difference_records
+from reput.cli.printer import Part, Result, Table, printed
 from reput.store.errors import UsageError
 from reput.store.files import INDEX_DIRECTORY
 from reput.store.queue.topics import check_topics
@@ -35,6 +34,7 @@ DropOld = Annotated[
 Since = Annotated[int | None, options.overruling("topic_begins", min=0)]
 
 
+@printed
 @options.with_options(flags=options.build_flags, dispatcher=options.dispatcher_settings)
 def rebuild(
     store: severalstores.OneStore = None,
@@ -73,8 +73,7 @@ def rebuild(
     *,
     flags: dict[str, Any],
     dispatcher: dict[str, Any],
-    as_json: options.AsJson = False,
-) -> None:
+) -> Iterator[Result]:
     """Build queues and index anew from a store's commitlog, compare, and swap them in.
 
     It keeps what it replaces as `consumequeue.replaced-N`, and does not start while a broker or a
@@ -90,7 +89,7 @@ def rebuild(
     root = store or Path()
     roots = {root: output or root} if several is None else several.find()
     if drop_old:
-        _drop_old(roots.values(), as_json)
+        yield _drop_old(roots.values())
         return
     kinds = options.kinds_option(only, DIRECTORY_KINDS)
     # an index that is asked for by name is built from now on
@@ -100,10 +99,13 @@ def rebuild(
     configs = {root: DispatcherConfig(root, place, **given) for root, place in roots.items()}
     choice = {"kinds": kinds, "topics": topic, "dry_run": dry_run, "sealed": sealed}
     if several is None:
-        _show(_rebuild(configs[root], executors, choice), roots[root], dry_run, as_json)
-    else:
-        found = _rebuild_all([*configs.values()], executors, choice)
-        _show_all(found, dry_run, as_json)
+        done = _rebuild(configs[root], executors, choice)
+        code = DIFFERENT if dry_run and not done.comparison.is_equal else 0
+        yield Result(_fields(done, dry_run), _parts(done, roots[root], dry_run), code)
+        return
+    found = _rebuild_all([*configs.values()], executors, choice)
+    yield _result_of_all(found, dry_run)
+    severalstores.raise_failures({one.config.store: one.error for one in found})
 
 
 def _begins(
@@ -129,14 +131,11 @@ def _check_flags(dry_run: bool, drop_old: bool, executors: bool, sealed: bool) -
         raise UsageError("--sealed leaves little to build; leave out --executors")
 
 
-def _drop_old(roots: Iterable[Path], as_json: bool) -> None:
+def _drop_old(roots: Iterable[Path]) -> Result:
     from reput.upkeep.rebuild import drop_old  # noqa: PLC0415
 
     dropped = [str(path) for root in roots for path in drop_old(root)]
-    if as_json:
-        render.print_json({"removed": dropped})
-    else:
-        tables.print_line(f"removed {', '.join(dropped) or 'nothing'}")
+    return Result({"removed": dropped}, [f"removed {', '.join(dropped) or 'nothing'}"])
 
 
 def _rebuild(config: DispatcherConfig, on_executors: bool, choice: Mapping[str, Any]) -> Rebuilt:
@@ -190,64 +189,48 @@ def _fields(done: Rebuilt, dry_run: bool) -> dict[str, Any]:
     return {**done.progress.summary(), "replaced": not dry_run, **fields}
 
 
-def _show_all(stores: Sequence[StoreRebuild], dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        found = [
-            {
-                "store": str(one.config.store),
-                "output": str(one.config.output),
-                "error": one.error,
-                **({} if one.done is None else _fields(one.done, dry_run)),
-            }
-            for one in stores
-        ]
-        render.print_report({"stores": found})
-    else:
-        result = "built and compared" if dry_run else "replaced"
-        rows = [
-            (str(one.config.store), "unknown", "unknown", "failed")
-            if one.done is None
-            else (
-                str(one.config.store),
-                f"{one.done.progress.summary()['messages']:,}",
-                f"{len(one.done.comparison.differences):,}",
-                result,
+def _result_of_all(stores: Sequence[StoreRebuild], dry_run: bool) -> Result:
+    found, rows = [], []
+    for one in stores:
+        fields = {
+            "store": str(one.config.store), "output": str(one.config.output), "error": one.error,
+        }  # fmt: skip
+        row: tuple[object, ...] = ("unknown", "unknown", "failed")
+        if one.done is not None:
+            fields |= _fields(one.done, dry_run)
+            row = (
+                texts.grouped(one.done.progress.summary()["messages"]),
+                texts.grouped(len(one.done.comparison.differences)),
+                "built and compared" if dry_run else "replaced",
             )
-            for one in stores
-        ]
-        tables.print_table("stores", ("store", "messages", "differences", "result"), rows)
-    severalstores.raise_failures({one.config.store: one.error for one in stores})
-    if dry_run and not all(one.done and one.done.comparison.is_equal for one in stores):
-        raise typer.Exit(DIFFERENT)
+        found.append(fields)
+        rows.append((one.config.store, *row))
+    are_equal = all(one.done and one.done.comparison.is_equal for one in stores)
+    return Result(
+        {"stores": found},
+        [Table("stores", ("store", "messages", "differences", "result"), rows)],
+        DIFFERENT if dry_run and not are_equal else 0,
+        has_settings=True,
+    )
 
 
-def _show(done: Rebuilt, root: Path, dry_run: bool, as_json: bool) -> None:
+def _parts(done: Rebuilt, root: Path, dry_run: bool) -> Iterator[Part]:
     found = done.comparison
-    if as_json:
-        render.print_json(_fields(done, dry_run))
-    else:
-        if found.differences:
-            shown = found.differences[:SHOWN_DIFFERENCES]
-            print_differences(shown, "was there", "built")
-            if len(shown) < len(found.differences):
-                tables.print_line(f"the first {len(shown)} of {len(found.differences):,}")
-        for line in comparison_lines(found):
-            tables.print_line(line)
-        for queue in done.moved[:SHOWN_DIFFERENCES]:
-            tables.print_line(queue.line)
-        if done.moved:
-            more = len(done.moved) - SHOWN_DIFFERENCES
-            tables.print_line(f"{f'{more} queues more; ' if more > 0 else ''}{ADVICE}")
-        messages = done.progress.summary()["messages"]
-        copied = f", from {done.seal_end} on" if done.seal_end is not None else ""
-        tables.print_line(f"{tables.counted(messages, 'message')} dispatched{copied}")
-        if dry_run:
-            tables.print_line(
-                "a dry run: nothing was replaced; without --dry-run the built files are swapped in"
-            )
-        else:
-            kept = ", ".join(path.name for path in done.kept)
-            old = f"the old is kept: {kept}" if kept else "nothing was there before"
-            tables.print_line(f"replaced in {root}; {old}")
-    if dry_run and not found.is_equal:
-        raise typer.Exit(DIFFERENT)
+    yield from difference_records(found.differences[:SHOWN_DIFFERENCES], "was there", "built")
+    if len(found.differences) > SHOWN_DIFFERENCES:
+        yield f"the first {SHOWN_DIFFERENCES} of {len(found.differences):,}"
+    yield from comparison_lines(found)
+    for queue in done.moved[:SHOWN_DIFFERENCES]:
+        yield queue.line
+    if done.moved:
+        more = len(done.moved) - SHOWN_DIFFERENCES
+        yield f"{f'{more:,} queues more; ' if more > 0 else ''}{ADVICE}"
+    messages = done.progress.summary()["messages"]
+    copied = f", from {done.seal_end} on" if done.seal_end is not None else ""
+    yield f"{texts.counted(messages, 'message')} dispatched{copied}"
+    if dry_run:
+        yield "a dry run: nothing was replaced; without --dry-run the built files are swapped in"
+        return
+    kept = ", ".join(path.name for path in done.kept)
+    old = f"the old is kept: {kept}" if kept else "nothing was there before"
+    yield f"replaced in {root}; {old}"

@@ -22,7 +22,7 @@ import typer
 
 from reput import INTERRUPTED, interrupts
 from reput.cli.settingflags import with_flags
-from reput.cli.tables import escaped, human_bytes, human_seconds, known, lag_text
+from reput.cli.texts import escaped, human_bytes, human_seconds, known, lag_text
 from reput.streaming.logcontext import store_name
 from reput.streaming.waiting import until_ready
 
@@ -107,17 +107,6 @@ def json_text(fields: object, **options: Any) -> str:
 
 def _json_escape(character: str) -> str:
     return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
-
-
-def print_json(fields: object, **options: Any) -> None:
-    """Print a result for machines as a line on stdout, in UTF-8 whatever the locale is."""
-    typer.echo(json_text(fields, **options).encode())
-
-
-def print_report(fields: object) -> None:
-    """Print a result that holds lines of the library, and nothing of a message, like
-    ``print_json``; settings that they name are shown as options."""
-    typer.echo(with_flags(json_text(fields)).encode())
 
 
 class _Handler(logging.Handler):

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import reput
-from reput.cli import options, render, severalstores, tables
+from reput.cli import options, render, severalstores, texts
 from reput.cli.clientoptions import address, client_settings, is_loopback, note_ready, warn_if_open
 from reput.cli.kafkaoptions import KafkaStoreId, kafka_followers
+from reput.cli.printer import Result, printed
 from reput.serving.config import ServerConfig
 from reput.store.errors import UsageError
 from reput.store.follower import FollowerTarget
@@ -124,6 +125,7 @@ def run_settings(
     }
 
 
+@printed
 @options.with_options(
     settings=run_settings,
     flags=options.run_flags,
@@ -159,8 +161,7 @@ def run(
     form: RowForm,
     clients: dict[str, Any],
     dispatcher: dict[str, Any],
-    as_json: options.AsJson = False,
-) -> None:
+) -> Iterator[Result]:
     """Dispatch a store's commitlog into consume queues, following it until stopped.
 
     SIGTERM or Ctrl-C ends it after the running batch, a second one at once; whatever ended it, the
@@ -179,9 +180,9 @@ def run(
         fields |= {"max_bytes_per_trigger": max_bytes, "followers": followers}
         config = DispatcherConfig(root, output or root, **fields)
         if dry_run:
-            _show_start(config, as_json)
-            return
-        _run_one(config, serve, clients, metrics_port, new_measures, as_json)
+            yield _start(config)
+        else:
+            yield _run_one(config, serve, clients, metrics_port, new_measures)
         return
     of_one_store = ("checkpoint", "replay_from", "broker_conf")
     given = {
@@ -202,11 +203,11 @@ def run(
     supervised = severalstores.supervisor(several, configured, new_measures, once=fields["once"])
     metrics = _metrics(supervised.runs, metrics_port)
     severalstores.dispatch_all(supervised, fields["spark_conf"], metrics)
-    severalstores.show(supervised, as_json)
+    yield from severalstores.results(supervised)
 
 
-def _show_start(config: DispatcherConfig, as_json: bool) -> None:
-    """Show what a start would do. Raises ReputError."""
+def _start(config: DispatcherConfig) -> Result:
+    """Return what a start would do. Raises ReputError."""
     from reput.streaming.startup import look  # noqa: PLC0415
 
     start = look(config)
@@ -219,15 +220,11 @@ def _show_start(config: DispatcherConfig, as_json: bool) -> None:
         "lost": plan.lost,
         "notes": plan.notes,
     }
-    if as_json:
-        render.print_json(fields)
-        return
-    for note in plan.notes or ("nothing has changed since the last run",):
-        tables.print_line(note)
     what = f"messages from physical offset {plan.start} up to {start.log_end} are"
     if plan.start == start.log_end:
         what = "nothing is"
-    tables.print_line(f"a dry run: nothing was changed; without --dry-run {what} dispatched")
+    last = f"a dry run: nothing was changed; without --dry-run {what} dispatched"
+    return Result(fields, [*(plan.notes or ("nothing has changed since the last run",)), last])
 
 
 def _followers(
@@ -253,12 +250,19 @@ def _run_one(
     clients: dict[str, Any],
     metrics_port: str | None,
     new_measures: Callable[[], Measures] | None,
-    as_json: bool,
-) -> None:
+) -> Result:
     open_store(config)
     measures = new_measures() if new_measures is not None else None
     served = _metrics(lambda: [(config, measures)] if measures is not None else [], metrics_port)
-    _show(dispatch(config, _server(config, serve, clients), measures, served), as_json)
+    summary = dispatch(config, _server(config, serve, clients), measures, served).summary()
+    line = (
+        f"{texts.counted(summary['messages'], 'message')} dispatched "
+        f"({summary['duplicates']:,} were there already, "
+        f"{texts.counted(summary['gaps'], 'gap')}, "
+        f"{texts.counted(summary['quarantined_bytes'], 'byte')} quarantined) up to physical "
+        f"offset {summary['end_offset']} in {texts.human_seconds(summary['seconds'])}"
+    )
+    return Result(summary, [line])
 
 
 def _new_measures(listen: str | None, queues: int | None) -> Callable[[], Measures] | None:
@@ -351,18 +355,3 @@ def dispatch(
             return run_dispatcher(config, stop, display, jvm, on_watermark, measures)
     finally:
         display.close()
-
-
-def _show(progress: Progress, as_json: bool) -> None:
-    summary = progress.summary()
-    if as_json:
-        render.print_json(summary)
-    else:
-        tables.print_line(
-            f"{tables.counted(summary['messages'], 'message')} dispatched "
-            f"({summary['duplicates']:,} were there already, "
-            f"{tables.counted(summary['gaps'], 'gap')}, "
-            f"{tables.counted(summary['quarantined_bytes'], 'byte')} "
-            f"quarantined) up to physical offset {summary['end_offset']} "
-            f"in {summary['seconds']} s"
-        )

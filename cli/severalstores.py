@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reput.cli import options, render, tables
+from reput.cli import options, render, texts
+from reput.cli.printer import Result, Table
 from reput.store.errors import StoreError, UsageError
 from reput.store.stores import find_stores
 from reput.streaming.config import DispatcherConfig
@@ -125,21 +126,19 @@ def dispatch_all(
         display.close()
 
 
-def show(supervised: Supervisor, as_json: bool) -> None:
-    """Print the summary of all stores. Raises StoreError where one of them has failed."""
+def results(supervised: Supervisor) -> Iterator[Result]:
+    """Yield the summary of all stores. Raises StoreError where one of them has failed."""
     found: list[dict[str, Any]] = [store.summary() for store in supervised.stores]
-    if as_json:
-        render.print_report({"stores": found})
-    else:
-        columns = ("store", "messages", "there already", "gaps", "quarantined", "watermark")
-        rows = [
-            (
-                one["store"], f"{one['messages']:,}", f"{one['duplicates']:,}", f"{one['gaps']:,}",
-                tables.counted(one["quarantined_bytes"], "byte"), tables.known(one["end_offset"]),
-            )
-            for one in found
-        ]  # fmt: skip
-        tables.print_table("stores", columns, rows)
+    columns = ("store", "messages", "there already", "gaps", "quarantined", "watermark")
+    rows = [
+        (
+            one["store"],
+            *(texts.grouped(one[name]) for name in ("messages", "duplicates", "gaps")),
+            texts.counted(one["quarantined_bytes"], "byte"), texts.known(one["end_offset"]),
+        )
+        for one in found
+    ]  # fmt: skip
+    yield Result({"stores": found}, [Table("stores", columns, rows)], has_settings=True)
     raise_failures({one["store"]: one["error"] for one in found})
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from reput.cli import options, render, tables
+from reput.cli import options, texts
 from reput.cli.comparison import fields_text
+from reput.cli.printer import Part, Record, Result, Table, printed
 from reput.cli.run import Checkpoint, Latency, MaxBytesPerTrigger, Once, dispatch, open_store
 from reput.store.errors import UsageError
 from reput.store.state.built import settings_of
@@ -23,6 +23,7 @@ from reput.upkeep.shadow import Shadow, ShadowResult
 DIFFERENT = 1
 
 
+@printed
 @options.with_options(flags=options.run_flags, dispatcher=options.dispatcher_settings)
 def shadow(
     store: options.Store,
@@ -37,8 +38,7 @@ def shadow(
     flags: dict[str, Any],
     retention: options.Retention = False,
     dispatcher: dict[str, Any],
-    as_json: options.AsJson = False,
-) -> None:
+) -> Result:
     """Follow a live broker into an output of its own, and compare both sides' queues as they grow.
 
     It ends as `reput run` does. The exit code is 1 if an entry differs or nothing was compared;
@@ -62,29 +62,25 @@ def shadow(
     comparison = Shadow(settings_of(output, given, config.flags), output)
     progress = dispatch(config, comparison)
     found = comparison.result
-    if as_json:
-        render.print_json({**progress.summary(), "equal": found.is_equal, **asdict(found)})
-    else:
-        _show(found)
-    if not found.is_equal:
-        raise typer.Exit(DIFFERENT)
+    fields = {**progress.summary(), "equal": found.is_equal, **asdict(found)}
+    return Result(fields, _parts(found), 0 if found.is_equal else DIFFERENT)
 
 
-def _show(found: ShadowResult) -> None:
+def _parts(found: ShadowResult) -> Iterator[Part]:
     for one in found.differences:
         sides = {"reput": fields_text(one.reput), "broker": fields_text(one.broker)}
-        tables.print_sides(f"{one.place}, unit {one.unit}", sides)
+        yield Record(f"{one.place}, unit {one.unit}", sides, is_listed=True)
     rows = [
-        (kind, each.queues, each.entries, each.awaited, each.uncomparable)
+        (kind, *map(texts.grouped, (each.queues, each.entries, each.awaited, each.uncomparable)))
         for kind, each in found.compared.items()
     ]
     if rows:
         columns = ("kind", "queues", "entries equal", "awaited", "queues not comparable")
-        tables.print_table("", columns, rows)
+        yield Table("", columns, rows)
     if found.differences:
-        line = f"{tables.counted(len(found.differences), 'queue')} with a difference"
+        line = f"{texts.counted(len(found.differences), 'queue')} with a difference"
     elif found.is_equal:
         line = "no differences"
     else:
         line = "nothing was compared: no entry is in both the output and the store's own queues"
-    tables.print_line(line)
+    yield line

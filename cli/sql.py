@@ -11,13 +11,15 @@ from typing import Annotated, Any
 
 import typer
 
-from reput.cli import messages, options, render, tables
+from reput.cli import options
+from reput.cli.printer import Part, Result, Table, printed_lines
 from reput.store.config import StoreSettings
 from reput.store.rows.rowform import RowForm
 
 ROWS_OF_A_TABLE = 1000
 
 
+@printed_lines
 @options.with_options(settings=options.store_settings, form=options.row_form)
 def sql(
     settings: StoreSettings,
@@ -26,10 +28,9 @@ def sql(
         typer.Argument(help="A query in DuckDB's SQL on the table `messages`.", metavar="QUERY"),
     ],
     fail_on_data_loss: options.FailOnDataLoss = False,
-    as_json: options.AsJsonLines = False,
     *,
     form: RowForm,
-) -> None:
+) -> Iterator[Result]:
     """Query the log in SQL: `select topic, count(*) from messages group by topic`.
 
     The table has a row per message. A query reads only the columns that it names, from the log
@@ -42,22 +43,18 @@ def sql(
     dataset = MessageDataset(settings, form, fail_on_data_loss=fail_on_data_loss)
     with answer(dataset, query) as reader:
         found = (row for batch in reader for row in batch.to_pylist(maps_as_pydicts="lossy"))
-        if messages.is_for_people(as_json):
-            _print_tables(reader.schema.names, found)
-        else:
-            for row in found:
-                render.print_json(_plain(row))
+        # the answer may be larger than memory: a line or a table at a time is taken of it
+        yield Result(map(_plain, found), _tables(reader.schema.names, found), are_lines=True)
     options.note_internal(dataset.internal_left_out)
 
 
-def _print_tables(names: Sequence[str], found: Iterator[dict[str, Any]]) -> None:
-    """Print a table at a time: the answer may be larger than memory."""
-    rows, shown = (tuple(row.values()) for row in found), False
+def _tables(names: Sequence[str], found: Iterator[dict[str, Any]]) -> Iterator[Part]:
+    rows, has_rows = (tuple(row.values()) for row in found), False
     while portion := list(islice(rows, ROWS_OF_A_TABLE)):
-        tables.print_table("", names, portion)
-        shown = True
-    if not shown:
-        tables.print_line("no rows")
+        yield Table("", names, portion)
+        has_rows = True
+    if not has_rows:
+        yield "no rows"
 
 
 def _plain(value: Any) -> Any:

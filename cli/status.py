@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from reput.cli import options, render, severalstores, tables
-from reput.cli.settingflags import with_flags
+from reput.cli import options, render, severalstores, texts
+from reput.cli.printer import Part, Record, Result, Table, printed
 from reput.cli.statuscheck import Checked, check
 from reput.store.commandline import command_line
 from reput.store.config import NO_PROPERTY_FILE, StoreSettings
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from reput.readers.inventory import Inventory
 
 WATCH_SECONDS = 2.0
-CLEAR_FROM_HOME = "\x1b[H\x1b[J"
-"""Erases below the cursor's home: a terminal scrolls nothing of it into its history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +32,8 @@ class _Look:
 
     content: dict[str, Any]
     """The object that ``--json`` prints."""
-    show: Callable[[], None]
-    """Prints it for people."""
+    parts: Callable[[], Iterator[Part]]
+    """Yields it for people."""
     checked: Sequence[Checked]
     """The outputs that were read, for ``--check``."""
     failed: Sequence[str] = ()
@@ -63,6 +60,7 @@ def _limits(
     return Thresholds(seconds("--warn-lag", warn_lag), seconds("--crit-lag", crit_lag))
 
 
+@printed
 @options.with_options(limits=_limits)
 def status(
     store: severalstores.OneStore = None,
@@ -90,7 +88,7 @@ def status(
     *,
     limits: Thresholds,
     as_json: options.AsJson = False,
-) -> None:
+) -> Iterator[Result]:
     """Show the log's end, the watermark, the lag, the quarantine and every topic's queues.
 
     Reads only. The lag in seconds is the age of the first message that is not dispatched yet. With
@@ -109,7 +107,8 @@ def status(
     if as_check and (watch or as_json or topic):
         raise UsageError("--check prints one line: leave out --watch, --json and --topic")
     if as_check:
-        check(lambda: looker()().checked, limits)
+        yield check(lambda: looker()().checked, limits)
+        return
     if limits != Thresholds():
         raise UsageError("--warn-lag and --crit-lag are for --check")
     look = looker()
@@ -118,12 +117,7 @@ def status(
             found = until_ready(look, stop) if watch else look()
             if found is None:
                 return
-            if watch and not as_json and tables.is_terminal():
-                sys.stdout.write(CLEAR_FROM_HOME)
-            if as_json:
-                render.print_report(found.content)
-            else:
-                found.show()
+            yield Result(found.content, found.parts(), has_settings=True, is_screen=watch)
             if not watch or stop.wait(WATCH_SECONDS):
                 break
     if found.failed:
@@ -141,8 +135,8 @@ def _look_at_one(
     failed = [found.unstopped_run] if found.unstopped_run else []
     waiting = None if topics else _waiting(settings, output or store, found)
     content = {**asdict(found), "waiting": waiting and asdict(waiting)}
-    show = partial(_show, found, (store, output or store), topics, waiting)
-    return _Look(content, show, [Checked("", found)], failed)
+    parts = partial(_parts, found, (store, output or store), topics, waiting)
+    return _Look(content, parts, [Checked("", found)], failed)
 
 
 def _waiting(settings: StoreSettings, output: Path, found: OutputStatus) -> Inventory | None:
@@ -173,7 +167,7 @@ def _look_at_all(
             del row["queues"]
             failed += [found.unstopped_run] if found.unstopped_run else []
         rows.append(row)
-    return _Look({"stores": rows}, partial(_show_all, rows), checked, failed)
+    return _Look({"stores": rows}, partial(_parts_of_all, rows), checked, failed)
 
 
 def _read(
@@ -186,7 +180,7 @@ def _read(
         return error
 
 
-def _show_all(stores: Sequence[dict[str, Any]]) -> None:
+def _parts_of_all(stores: Sequence[dict[str, Any]]) -> Iterator[Part]:
     columns = ("store", "watermark", "lag", "writer", "in no queue", "quarantined", "gaps",
                "faults")  # fmt: skip
     rows = []
@@ -194,97 +188,100 @@ def _show_all(stores: Sequence[dict[str, Any]]) -> None:
         if one["error"] is not None:
             rows.append((one["store"], *["unknown"] * (len(columns) - 1)))
             continue
-        lag = "unknown" if one["lag_seconds"] is None else tables.human_seconds(one["lag_seconds"])
+        lag = "unknown" if one["lag_seconds"] is None else texts.human_seconds(one["lag_seconds"])
         faults = ["run ended without stopping"] * (one["unstopped_run"] is not None)
         faults += [f"{each['name']} fails" for each in one["followers"] if each["error"]]
         rows.append(
             (
-                one["store"], tables.known(one["watermark"]),
-                f"{lag}, {tables.lag_text(one['lag_bytes'])}", one["writer_pid"] or "none",
-                tables.counted(one["unqueued_bytes"], "byte"),
-                tables.counted(sum(each["bytes"] for each in one["quarantine"]), "byte"),
+                one["store"], texts.known(one["watermark"]),
+                f"{lag}, {texts.lag_text(one['lag_bytes'])}", one["writer_pid"] or "none",
+                texts.counted(one["unqueued_bytes"], "byte"),
+                texts.counted(sum(each["bytes"] for each in one["quarantine"]), "byte"),
                 f"{one['gaps']:,}", ", ".join(faults) or "none",
             )
         )  # fmt: skip
-    tables.print_table("stores", columns, rows)
+    yield Table("stores", columns, rows)
 
 
-def _show(
+def _parts(
     found: OutputStatus,
     place: tuple[Path, Path],
     topics: Sequence[str] | None,
     waiting: Inventory | None,
-) -> None:
+) -> Iterator[Part]:
     lag = "unknown"
     if found.watermark is None:
         lag = "unknown without a watermark"
     if found.lag_bytes is not None and found.lag_seconds is not None:
         many = found.lag_messages is None
-        count = "many messages" if many else tables.counted(found.lag_messages or 0, "message")
-        seconds = tables.human_seconds(found.lag_seconds)
-        lag = f"{seconds}, {count}, {tables.human_bytes(found.lag_bytes)}"
+        count = "many messages" if many else texts.counted(found.lag_messages or 0, "message")
+        seconds = texts.human_seconds(found.lag_seconds)
+        lag = f"{seconds}, {count}, {texts.human_bytes(found.lag_bytes)}"
     quarantine = ", ".join(
-        f"{tables.escaped(one.reason)} {tables.counted(one.ranges, 'range')} of "
-        f"{tables.counted(one.bytes, 'byte')}"
+        f"{texts.escaped(one.reason)} {texts.counted(one.ranges, 'range')} of "
+        f"{texts.counted(one.bytes, 'byte')}"
         for one in found.quarantine
     )
     lines = {
-        "time": tables.time_text(time.time_ns() // 1_000_000),
-        "settings": tables.escaped(found.broker_conf or NO_PROPERTY_FILE),
-        "commitlog": tables.escaped(", ".join(found.commit_log_directories)),
+        "time": texts.time_text(time.time_ns() // 1_000_000),
+        "settings": texts.escaped(found.broker_conf or NO_PROPERTY_FILE),
+        "commitlog": texts.escaped(", ".join(found.commit_log_directories)),
         "log": f"[{found.log_min}, {found.log_end})",
         "watermark": "none, reput has not built here"
         if found.watermark is None
         else str(found.watermark),
         "lag": lag,
         "writer": f"process {found.writer_pid}" if found.writer_pid else "none",
-        "in no queue": tables.escaped(found.unqueued or "none"),
+        "in no queue": texts.escaped(found.unqueued or "none"),
         "quarantine": quarantine or "none",
         "gaps": f"{found.gaps:,}",
     }
     if waiting is not None:
-        halves = tables.counted(waiting.halves, "open half message")
+        halves = texts.counted(waiting.halves, "open half message")
         lines["waiting"] = (
-            f"{tables.counted(waiting.delayed, 'delayed message')}, up to "
-            f"{tables.counted(waiting.timed, 'timed message')}, "
+            f"{texts.counted(waiting.delayed, 'delayed message')}, up to "
+            f"{texts.counted(waiting.timed, 'timed message')}, "
             f"{'up to ' * waiting.are_all_halves}{halves}, which only a broker delivers"
         )
     if found.queues_beyond_log:
         lines["beyond log"] = (
-            f"{tables.counted(len(found.queues_beyond_log), 'queue')} with units beyond the log's "
-            f"end, {tables.escaped(found.queues_beyond_log[0])} first; a broker cuts them when it "
+            f"{texts.counted(len(found.queues_beyond_log), 'queue')} with units beyond the log's "
+            f"end, {texts.escaped(found.queues_beyond_log[0])} first; a broker cuts them when it "
             f"starts, and so does {command_line('run', *place, '--adopt', '--once')}"
         )
     for name, text in lines.items():
-        tables.print_line(f"{name:11} {text}")
+        yield f"{name:11} {text}"
     for one in found.repeated[:SHOWN_REPEATS]:
         first = one.first_physical_offset
         rebuild = command_line("rebuild", *place, "--topic", one.topic, "--from", str(first))
-        tables.print_line(
+        yield (
             f"begin again topic {one.topic} queue {one.queue_id}: "
-            f"{tables.counted(one.messages, 'message')} from physical offset {first} on are in no "
+            f"{texts.counted(one.messages, 'message')} from physical offset {first} on are in no "
             f"queue; {rebuild} gives it to them"
         )
     if len(found.repeated) > SHOWN_REPEATS:
-        more = tables.counted(len(found.repeated) - SHOWN_REPEATS, "queue")
-        tables.print_line(f"begin again {more} more; --json lists them")
+        more = texts.counted(len(found.repeated) - SHOWN_REPEATS, "queue")
+        yield f"begin again {more} more; --json lists them"
     for follower in found.followers:
-        tables.print_fields(f"follower {follower.name}", _follower_fields(follower))
+        yield Record(f"follower {follower.name}", _follower_fields(follower))
     if not found.queues:
-        tables.print_line(f"no queues{' of ' + ', '.join(topics) if topics else ''}")
+        yield f"no queues{' of ' + ', '.join(topics) if topics else ''}"
     elif topics is not None:
         columns = ("topic", "queue", "min offset", "max offset")
         rows = [(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in found.queues]
-        tables.print_table("queues", columns, rows)
+        yield Table("queues", columns, rows)
     else:
-        tables.print_table("topics", ("topic", "queues", "messages"), _topic_rows(found.queues))
+        yield Table("topics", ("topic", "queues", "messages"), _topic_rows(found.queues))
 
 
 def _topic_rows(queues: Sequence[QueueStatus]) -> list[tuple[object, ...]]:
     by_topic: dict[str, list[int]] = {}
     for queue in queues:
         by_topic.setdefault(queue.topic, []).append(queue.max_offset - queue.min_offset)
-    return [(topic, len(counts), f"{sum(counts):,}") for topic, counts in by_topic.items()]
+    return [
+        (topic, texts.grouped(len(counts)), texts.grouped(sum(counts)))
+        for topic, counts in by_topic.items()
+    ]
 
 
 def _follower_fields(found: FollowerStatus) -> dict[str, object]:
@@ -296,9 +293,9 @@ def _follower_fields(found: FollowerStatus) -> dict[str, object]:
     }
     return {
         "target": found.target,
-        "position": tables.known(found.position),
-        "lag": tables.lag_text(found.lag_bytes),
+        "position": texts.known(found.position),
+        "lag": texts.lag_text(found.lag_bytes),
         "counts": ", ".join(f"{name} {count:,}" for name, count in counts.items() if count),
         "failing since": found.failing_since,
-        "last error": found.error and with_flags(found.error),
+        "last error": found.error,
     }

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
-import typer
-
-from reput.cli import tables
-from reput.cli.settingflags import with_flags
+from reput.cli import texts
+from reput.cli.printer import Result
 from reput.store.errors import ReputError
 from reput.upkeep.watch.check import Problem, State, Thresholds, problems, worst
 from reput.upkeep.watch.status import OutputStatus
@@ -27,8 +24,8 @@ class Checked:
     found: OutputStatus | ReputError
 
 
-def check(look: Callable[[], Sequence[Checked]], limits: Thresholds) -> NoReturn:
-    """Print the line and exit with the state's code. An error that concerns the whole call is the
+def check(look: Callable[[], Sequence[Checked]], limits: Thresholds) -> Result:
+    """Return the line and the state's exit code. An error that concerns the whole call is the
     state UNKNOWN as well."""
     try:
         outputs = look()
@@ -43,9 +40,9 @@ def check(look: Callable[[], Sequence[Checked]], limits: Thresholds) -> NoReturn
     measures = [_measures(one, limits) for one in outputs if isinstance(one.found, OutputStatus)]
     line = f"REPUT {state.name} - {'; '.join(texts) or _summary(outputs)}"
     # what stands after a bar is read as measures
-    line = tables.escaped(with_flags(" ".join(line.replace("|", "/").split())))
-    typer.echo(" | ".join([line, *([" ".join(measures)] if measures else [])]))
-    raise typer.Exit(int(state))
+    line = " ".join(line.replace("|", "/").split())
+    line = " | ".join([line, *([" ".join(measures)] if measures else [])])
+    return Result(None, [line], int(state), has_settings=True)
 
 
 def _problems(one: Checked, limits: Thresholds) -> list[Problem]:
@@ -60,7 +57,7 @@ def _summary(outputs: Sequence[Checked]) -> str:
     (found,) = (one.found for one in outputs)
     if not isinstance(found, OutputStatus) or found.lag_seconds is None:
         return "lag unknown"
-    return f"lag {found.lag_seconds:.1f} s, {tables.lag_text(found.lag_bytes)}"
+    return f"lag {found.lag_seconds:.1f} s, {texts.lag_text(found.lag_bytes)}"
 
 
 def _prefix(one: Checked, between: str) -> str:

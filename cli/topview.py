@@ -13,7 +13,7 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from reput.cli import tables
+from reput.cli import texts
 from reput.cli.settingflags import with_flags
 from reput.store.state.ledger import QUEUE_OFFSET_GAP
 from reput.upkeep.watch.outputs import Reading
@@ -45,7 +45,7 @@ class Column:
     """One column of a view; the first one takes the room that the others leave."""
 
     title: str
-    shown: Callable[[Any], str] = tables.known
+    shown: Callable[[Any], str] = texts.known
     rank: int = 0
     """Columns of the highest rank leave first where there is no room."""
     width: int = 6
@@ -75,11 +75,11 @@ def _milliseconds(value: float | None) -> str:
 
 
 def _ago(seconds: float | None) -> str:
-    return "unknown" if seconds is None else f"{tables.human_seconds(max(0.0, seconds))} ago"
+    return "unknown" if seconds is None else f"{texts.human_seconds(max(0.0, seconds))} ago"
 
 
 def _bytes_per_second(value: float | None) -> str:
-    return "unknown" if value is None else f"{tables.human_bytes(value)}/s"
+    return "unknown" if value is None else f"{texts.human_bytes(value)}/s"
 
 
 def _total(values: Sequence[float | None]) -> float | None:
@@ -134,7 +134,7 @@ def batches(reading: Reading) -> Table | str:
         return f"unknown: {reading.unreadable.get('batches', 'there is no watermark')}"
     columns = (
         Column("batch"), Column("start", rank=3, width=9), Column("end", rank=1, width=9),
-        Column("size", tables.lag_text, 0, 10), Column("planned", _ago, 2, 10),
+        Column("size", texts.lag_text, 0, 10), Column("planned", _ago, 2, 10),
         Column("state", width=9),
     )  # fmt: skip
     rows = []
@@ -170,7 +170,7 @@ def followers(reading: Reading) -> Table | str:
         return f"unknown: {reading.unreadable['followers']}"
     columns = (
         Column("follower"), Column("position", rank=3, width=9),
-        Column("lag", tables.lag_text, 0, 10), Column("rows", _count, 1, 9),
+        Column("lag", texts.lag_text, 0, 10), Column("rows", _count, 1, 9),
         Column("lost bytes", _count, 2), Column("state"),
     )  # fmt: skip
     rows = [
@@ -192,9 +192,9 @@ def faults(reading: Reading) -> list[str]:
         if one.error
     ]
     for one in reading.ledger or ():
-        ranges = tables.counted(one.ranges, "range")
+        ranges = texts.counted(one.ranges, "range")
         if one.reason == QUEUE_OFFSET_GAP:
-            found.append(f"gaps: queue offsets jump at {tables.counted(one.ranges, 'place')}")
+            found.append(f"gaps: queue offsets jump at {texts.counted(one.ranges, 'place')}")
         else:
             found.append(f"quarantine: {one.reason}, {ranges} of {one.bytes:,} bytes")
     return found + [f"spark's checkpoint: {one}" for one in reading.damage]
@@ -262,9 +262,9 @@ class TopView:
 
     def picture(self, reading: Reading | None, columns: int, lines: int) -> Text:
         """Return the whole screen of a terminal of this size; without a reading it is awaited."""
-        clock = "" if reading is None else f"{tables.time_text(int(reading.taken * 1000))[11:19]}Z"
+        clock = "" if reading is None else f"{texts.time_text(int(reading.taken * 1000))[11:19]}Z"
         state = f"paused {clock}" if self.is_paused else clock
-        head = [Text(_sides(f"reput top  {tables.escaped(self.title)}", state, columns), "reverse")]
+        head = [Text(_sides(f"reput top  {texts.escaped(self.title)}", state, columns), "reverse")]
         if reading is None:
             return _joined([*head, Text("reading")], columns, lines)
         # four lines are left to the view where the terminal has them
@@ -293,7 +293,7 @@ class TopView:
             folded = [
                 line
                 for part in with_flags(found).split("\n")
-                for line in tables.folded(tables.escaped(part), columns, _MAX_FOLDED)
+                for line in texts.folded(texts.escaped(part), columns, _MAX_FOLDED)
             ]
             return [Text(line) for line in self._window(folded, room)], ""
         self._column_count = len(found.columns)
@@ -319,10 +319,10 @@ def _about(reading: Reading) -> list[Text]:
     text = "unknown"
     if lag.bytes is not None and lag.seconds is not None:
         many = "many messages"
-        count = many if lag.messages is None else tables.counted(lag.messages, "message")
-        text = f"{tables.human_seconds(lag.seconds)}, {count}, {tables.human_bytes(lag.bytes)}"
+        count = many if lag.messages is None else texts.counted(lag.messages, "message")
+        text = f"{texts.human_seconds(lag.seconds)}, {count}, {texts.human_bytes(lag.bytes)}"
         if lag.bytes and reading.dispatched_rate:
-            text += f", ETA {tables.human_seconds(lag.bytes / reading.dispatched_rate)}"
+            text += f", ETA {texts.human_seconds(lag.bytes / reading.dispatched_rate)}"
     entries = _total([one.rate for one in reading.queues]) if reading.queues is not None else None
     rates = (
         f"{_rate(entries)} messages/s, {_bytes_per_second(reading.dispatched_rate)}; "
@@ -336,7 +336,7 @@ def _about(reading: Reading) -> list[Text]:
     following = "unknown"
     if reading.followers is not None:
         following = "; ".join(
-            f"{one.name} lag {tables.lag_text(one.lag_bytes)}{', failing' if one.error else ''}"
+            f"{one.name} lag {texts.lag_text(one.lag_bytes)}{', failing' if one.error else ''}"
             for one in reading.followers
         )
     told = f"{len(found)}: {found[0]}" if found else "none"
@@ -349,7 +349,7 @@ def _about(reading: Reading) -> list[Text]:
     return [
         Text.assemble(
             (name.ljust(_NAME_WIDTH), "bold"),
-            (tables.escaped(line), "red" if found and name == "faults" else ""),
+            (texts.escaped(line), "red" if found and name == "faults" else ""),
         )
         for name, line in lines.items()
     ]

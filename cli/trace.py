@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from reput.cli import messages, options, render, tables
+from reput.cli import options, texts
+from reput.cli.printer import Result, Table, printed_lines
 from reput.store.config import StoreSettings
 from reput.store.errors import NotFoundError
 
@@ -15,6 +16,7 @@ MAX_BODIES = 10_000
 _COLUMNS = ("group", "topic", "client_host", "store_host", "cost_ms", "success", "retry_times")
 
 
+@printed_lines
 @options.with_options(settings=options.output_settings)
 def trace(
     store: options.Store,
@@ -32,8 +34,7 @@ def trace(
                       "-t"),
     ] = None,
     output: options.ReadOutput = None,
-    as_json: options.AsJsonLines = False,
-) -> None:  # fmt: skip
+) -> Result:  # fmt: skip
     """Show when a message was sent and consumed, from the traces that clients have stored.
 
     Exit code 1 if there is none: clients trace only where that is switched on.
@@ -48,14 +49,11 @@ def trace(
         events = events_of(bodies, message_id)
     if not events:
         raise NotFoundError(f"no event of message {message_id} in topic {place} of {root}")
-    if not messages.is_for_people(as_json):
-        for event in events:
-            render.print_json(event)
-        return
     rows = [(_time(event), event["kind"], *map(event.get, _COLUMNS)) for event in events]
-    tables.print_table(f"message {message_id}", ("time", "event", *_COLUMNS), rows)
+    columns = ("time", "event", *map(texts.label, _COLUMNS))
+    return Result(events, [Table(f"message {message_id}", columns, rows)], are_lines=True)
 
 
 def _time(event: dict[str, Any]) -> str:
     time = event.get("time")
-    return "unknown" if time is None else tables.time_text(time)
+    return "unknown" if time is None else texts.time_text(time)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from reput.cli import options, render, severalstores, tables
+from reput.cli import options, render, severalstores, texts
+from reput.cli.printer import Part, Record, Result, Table, printed
 from reput.store.commandline import command_line
 from reput.store.config import NO_PROPERTY_FILE, StoreSettings
 from reput.store.errors import ReputError, UsageError
@@ -41,6 +40,7 @@ _NAMES: dict[tuple[str, str], tuple[str, ...]] = {
 """Names of a difference's fields by kind and damage; a wrong file has a size in bytes."""
 
 
+@printed
 @options.with_options(flags=options.build_flags)
 def verify(
     store: severalstores.OneStore = None,
@@ -67,8 +67,7 @@ def verify(
     commitlog_file_size: options.CommitLogFileSize = None,
     *,
     flags: dict[str, Any],
-    as_json: options.AsJson = False,
-) -> None:
+) -> Iterator[Result]:
     """Compare queues and index up to the watermark with the log; exit code 1 if any differs, or
     the log is damaged where it was sound.
 
@@ -93,16 +92,21 @@ def verify(
         settings = settings_of(place, given, flags)
         return settings, _verified(settings, place, mode)
 
-    if several is not None:
-        _verify_all(roots, verified, mode, as_json)
+    if several is None:
+        settings, found = verified(root, roots[root])
+        parts = _parts(found, settings, roots[root], mode)
+        yield Result(_json_fields(found, mode), parts, mode.exit_code(found))
         return
-    settings, found = verified(root, roots[root])
-    if as_json:
-        render.print_json(_json_fields(found, mode))
-    else:
-        _print(found, settings, roots[root], mode)
-    if found.damage or (found.differences and not mode.repairs):
-        raise typer.Exit(1)
+    done: dict[Path, Verification | ReputError] = {}
+    for root, place in roots.items():
+        try:
+            done[root] = verified(root, place)[1]
+        except ReputError as error:
+            done[root] = error
+    yield _result_of_all(roots, done, mode)
+    severalstores.raise_failures(
+        {root: str(one) if isinstance(one, ReputError) else None for root, one in done.items()}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,10 @@ class Mode:
         """Whether differences are repaired."""
         return self.repair and not self.dry_run
 
+    def exit_code(self, found: Verification) -> int:
+        """Return 1 where a store is not as it should be."""
+        return int(bool(found.damage or (found.differences and not self.repairs)))
+
 
 def _verified(settings: StoreSettings, root: Path, mode: Mode) -> Verification:
     from reput.upkeep.verify.run import verify as verify_output  # noqa: PLC0415
@@ -129,39 +137,25 @@ def _verified(settings: StoreSettings, root: Path, mode: Mode) -> Verification:
         display.close()
 
 
-def _verify_all(
-    roots: Mapping[Path, Path],
-    verified: Callable[[Path, Path], tuple[StoreSettings, Verification]],
-    mode: Mode,
-    as_json: bool,
-) -> None:
-    """Raises StoreError where one of the stores could not be verified."""
-    stores: list[dict[str, Any]] = []
-    for root, place in roots.items():
-        fields: dict[str, Any] = {"store": str(root), "output": str(place), "error": None}
-        try:
-            fields |= _json_fields(verified(root, place)[1], mode)
-        except ReputError as error:
-            fields["error"] = str(error)
+def _result_of_all(
+    roots: Mapping[Path, Path], done: Mapping[Path, Verification | ReputError], mode: Mode
+) -> Result:
+    columns = ("store", "queues", "units", "index entries", "damage", "differences")
+    stores, rows, code = [], [], 0
+    for root, one in done.items():
+        fields: dict[str, Any] = {"store": str(root), "output": str(roots[root]), "error": None}
+        counts: list[int | None] = [None] * (len(columns) - 1)
+        if isinstance(one, ReputError):
+            fields["error"] = str(one)
+        else:
+            fields |= _json_fields(one, mode)
+            counts = [one.queues, one.units, one.index_entries, len(one.damage),
+                      len(one.differences)]  # fmt: skip
+            code = max(code, mode.exit_code(one))
         stores.append(fields)
-    if as_json:
-        render.print_report({"stores": stores})
-    else:
-        columns = ("store", "queues", "units", "index_entries", "damage", "differences")
-        rows = [
-            (one["store"], *["unknown"] * (len(columns) - 1))
-            if one["error"]
-            else (
-                one["store"],
-                *(f"{one[name]:,}" for name in columns[1:-2]),
-                *(f"{len(one[name]):,}" for name in columns[-2:]),
-            )
-            for one in stores
-        ]
-        tables.print_table("stores", columns, rows)
-    severalstores.raise_failures({one["store"]: one["error"] for one in stores})
-    if any(one["damage"] or (one["differences"] and not mode.repairs) for one in stores):
-        raise typer.Exit(1)
+        rows.append((root, *map(texts.grouped, counts)))
+    table = Table("stores", columns, rows)
+    return Result({"stores": stores}, [table], code, has_settings=True)
 
 
 def _json_fields(found: Verification, mode: Mode) -> dict[str, Any]:
@@ -170,55 +164,56 @@ def _json_fields(found: Verification, mode: Mode) -> dict[str, Any]:
     return {**asdict(found), "repaired": mode.repairs, **planned}
 
 
-def _print(found: Verification, settings: StoreSettings, output: Path, mode: Mode) -> None:
+def _parts(
+    found: Verification, settings: StoreSettings, output: Path, mode: Mode
+) -> Iterator[Part]:
     differing = len(found.differences)
     for one in found.differences[:SHOWN_DIFFERENCES]:
         sides = {"log says": _fields(one, one.expected), "found": _fields(one, one.found)}
-        tables.print_sides(_place(one), sides)
+        yield Record(_place(one), sides, is_listed=True)
     for damage in found.damage[:SHOWN_DIFFERENCES]:
-        tables.print_line(damage.line)
-    tables.print_line(
-        f"{tables.counted(found.queues, 'queue')}, {tables.counted(found.units, 'unit')}, "
-        f"{tables.counted(found.index_entries, 'index entry', 'index entries')} compared "
+        yield damage.line
+    yield (
+        f"{texts.counted(found.queues, 'queue')}, {texts.counted(found.units, 'unit')}, "
+        f"{texts.counted(found.index_entries, 'index entry', 'index entries')} compared "
         f"with the log [{found.log_start}, {found.log_end}): "
-        f"{tables.counted(differing, 'difference') if differing else 'no differences'}"
+        f"{texts.counted(differing, 'difference') if differing else 'no differences'}"
         + (f", the first {SHOWN_DIFFERENCES} shown" if differing > SHOWN_DIFFERENCES else "")
     )
     if found.seal_end > found.log_start:
-        tables.print_line(
+        yield (
             f"what follows from [{found.log_start}, {found.seal_end}) was compared by "
             "checksums, and this part of the log was not read"
         )
     if found.damage:
         damages = len(found.damage)
-        tables.print_line(
-            f"{tables.counted(damages, 'damaged range')} of the log"
+        yield (
+            f"{texts.counted(damages, 'damaged range')} of the log"
             + (f", the first {SHOWN_DIFFERENCES} shown" if damages > SHOWN_DIFFERENCES else "")
-            + f": {tables.counted(found.unseen_units, 'unit')} and "
-            f"{tables.counted(found.unseen_index_entries, 'index entry', 'index entries')} of "
+            + f": {texts.counted(found.unseen_units, 'unit')} and "
+            f"{texts.counted(found.unseen_index_entries, 'index entry', 'index entries')} of "
             "messages there could not be compared; " + damage_advice(settings, output)
         )
     elif differing:
         if mode.dry_run:
-            _print_changes(found)
-        for line in (REPAIRED,) if mode.repairs else _advice(settings, output):
-            tables.print_line(line)
+            yield from _changes(found)
+        yield from (REPAIRED,) if mode.repairs else _advice(settings, output)
 
 
-def _print_changes(found: Verification) -> None:
+def _changes(found: Verification) -> Iterator[str]:
     changes = list(planned_changes(found.differences, found.replay_from))
     for one in changes[:SHOWN_DIFFERENCES]:
-        tables.print_line(f"{one.place}: {one.change}")
+        yield f"{one.place}: {one.change}"
     more = len(changes) - SHOWN_DIFFERENCES
     replay = found.replay_from
-    tables.print_line(
+    yield (
         "a dry run: nothing was changed; "
         + (f"without --dry-run {more:,} places more would change, too; " if more > 0 else "")
         + (
             "a repair leaves the watermark where it is"
             if replay is None
             else f"a repair lowers the watermark to {replay}, and the next run dispatches "
-            f"{tables.human_bytes(found.log_end - replay)} again"
+            f"{texts.human_bytes(found.log_end - replay)} again"
         )
     )
 

@@ -331,6 +331,38 @@ def loaded_by(*words: str) -> set[str]:
     return HEAVY & set(done.stderr.split())
 
 
+def printing_calls(source: str) -> list[str]:
+    """Calls that print on stdout, or make JSON of something."""
+    names = {"print", "typer.echo", "typer.secho", "json.dump", "json.dumps"}
+    texts = [
+        (node.lineno, ast.unparse(node.func))
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+    ]
+    return [
+        f"{line}: {text}"
+        for line, text in texts
+        if text in names or text.startswith(("sys.stdout.write", "sys.stdout.buffer"))
+        or text.split(".")[-1] in ("json_text", "Console")
+    ]  # fmt: skip
+
+
+PRINTING = {
+    "printer.py": "results of commands",
+    "render.py": "the log and errors, on stderr",
+    "bar.py": "the bar, on stderr",
+    "terminal.py": "a screen",
+}
+"""Module of ``cli`` -> what it alone prints."""
+
+
+def test_commands_return_results_and_one_printer_prints_them() -> None:
+    """``--version`` is no command, and is printed before the printer is loaded."""
+    found = {path.name: printing_calls(path.read_text()) for path in modules("cli")}
+    assert [name for name, calls in found.items() if calls] == sorted([*PRINTING, "__init__.py"])
+    assert [call.split(": ")[1] for call in found["__init__.py"]] == ["typer.echo"]
+
+
 def test_the_list_of_commands_imports_no_command() -> None:
     """The start of every command is that of ``--help``: a heavy package there slows them all."""
     assert loaded_by("--help") == set()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reput.checkpoints.ownership import Ownership
-from reput.cli.tables import human_bytes
+from reput.cli.texts import human_bytes
 from tests.cli.test_errors import assert_one_line
 from tests.support.cli import Call, json_object
 from tests.support.derived_output import DerivedOutput

@@ -11,15 +11,23 @@ from pathlib import Path
 import pytest
 
 HEAVY = {"duckdb", "kafka", "lark", "numba", "pandas", "pyarrow", "pydantic", "pyspark"}
+RICH = {"rich.console", "rich.table"}
 LOADED = """
 import json, os, sys
 from reput.__main__ import main
 sys.argv = sys.argv[1:]
+before = []
+class Stdout:
+    def __getattr__(self, name):
+        before.extend(sys.modules if name in ("write", "buffer") and not before else ())
+        return getattr(sys.__stdout__, name)
+sys.stdout = Stdout()
 try:
     main()
 finally:
     threads = len(os.listdir("/proc/self/task"))
-    print(json.dumps({"threads": threads, "modules": list(sys.modules)}), file=sys.stderr)
+    found = {"threads": threads, "before": before, "modules": list(sys.modules)}
+    print(json.dumps(found), file=sys.stderr)
 """
 
 
@@ -29,12 +37,14 @@ finally:
         "--help",
         "status STORE",
         "status STORE --topic Orders",
+        "status STORE --json",
         "get STORE Orders 0 0",
         "groups STORE",
     ],
 )
 def test_a_short_command_loads_nothing_heavy(golden: Callable[[str], Path], words: str) -> None:
-    """Nor rich's console but for help, nor a thread for each core for what multiplies matrices."""
+    """Nor a thread for each core for what multiplies matrices. rich's console and tables are loaded
+    for help, otherwise only for a table, after the line above it is printed."""
     store = str(golden("broker"))
     call = ["reput", *(store if word == "STORE" else word for word in words.split())]
     done = subprocess.run(
@@ -42,7 +52,12 @@ def test_a_short_command_loads_nothing_heavy(golden: Callable[[str], Path], word
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     found = json.loads(done.stderr)
-    heavy = HEAVY if words == "--help" else HEAVY | {"rich.console"}
-    assert not heavy.intersection(found["modules"])
+    assert not HEAVY.intersection(found["modules"])
+    if words != "--help":
+        assert found["before"]
+        assert not RICH.intersection(found["before"])
+        assert RICH.issubset(found["modules"]) == (
+            "\N{BOX DRAWINGS LIGHT HORIZONTAL}" in done.stdout
+        )
     assert found["threads"] == 1
     assert done.stdout

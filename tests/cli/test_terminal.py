@@ -197,9 +197,9 @@ def test_log_lines_stand_above_the_bar() -> None:
 def test_inspect_names_what_numbers_mean(golden: Callable[[str], Path], call: Call) -> None:
     """Times, flags, absences; an offset stays a number that can be given back."""
     shown = call("inspect", "record", golden("mixed"), 0).stdout
-    assert re.search(r"^store_timestamp +2026-\d\d-\d\dT[\d:.]+Z$", shown, re.M)
-    assert re.search(r"^sys_flag +513 compressed zstd$", shown, re.M)
-    assert re.search(r"^prepared_transaction_offset +none$", shown, re.M)
-    assert re.search(r"^body_crc_is_right +yes$", shown, re.M)
+    assert re.search(r"^store timestamp +2026-\d\d-\d\dT[\d:.]+Z$", shown, re.M)
+    assert re.search(r"^sys flag +513 compressed zstd$", shown, re.M)
+    assert re.search(r"^prepared transaction offset +none$", shown, re.M)
+    assert re.search(r"^body crc is right +yes$", shown, re.M)
     assert re.search(r"^property UNIQ_KEY +[0-9A-F]{32,}$", shown, re.M)
     assert "{" not in shown

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from reput.cli import tables
+from reput.cli import texts
 from reput.cli.options import time_option_ms
 from reput.store.errors import UsageError
 
@@ -24,8 +24,8 @@ NOON_UTC = 1_769_860_800_000
 def test_zones_and_numbers(text: str) -> None:
     """One moment, said in all ways; UTC without a zone."""
     assert time_option_ms("--begin", text) == NOON_UTC
-    assert tables.time_text(NOON_UTC) == "2026-01-31T12:00:00.000Z"
-    assert time_option_ms("--begin", tables.time_text(NOON_UTC)) == NOON_UTC
+    assert texts.time_text(NOON_UTC) == "2026-01-31T12:00:00.000Z"
+    assert time_option_ms("--begin", texts.time_text(NOON_UTC)) == NOON_UTC
 
 
 def test_local_time_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
