@@ -10,7 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.layout import Layout
+from rich.table import Table as Rows
 from rich.text import Text
 
 from reput.cli import texts
@@ -34,6 +37,8 @@ HELP = (
 _KEYS = ("q quit", "h help", "1-6 views", "s sort", "r reverse", "p pause")
 _NAME_WIDTH = 11
 _BETWEEN = 2
+_STEADY = 1.25
+"""A rate counts as it was for the order of rows until it differs by this factor."""
 _TOPIC_WIDTH = 14
 """Cells that a table's first column has at least, unless no other column is left."""
 _MAX_FOLDED = 8
@@ -50,6 +55,8 @@ class Column:
     """Columns of the highest rank leave first where there is no room."""
     width: int = 6
     """Cells at least, so that columns stay where they are while numbers grow."""
+    is_rate: bool = False
+    """Whether it jitters: rows that are sorted by it stay where they are while it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +67,8 @@ class Table:
     rows: Sequence[tuple[Any, ...]]
     without: str
     """The line in place of no rows."""
-
-
-def _count(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"
+    names: int = 1
+    """The columns, from the first on, that tell a row from all others."""
 
 
 def _rate(value: float | None) -> str:
@@ -98,15 +103,15 @@ def queues(reading: Reading) -> Table | str:
         return f"unknown: {reading.unreadable['queues']}"
     columns = (
         Column("topic"), Column("queue"), Column("min", rank=3, width=9),
-        Column("max", rank=1, width=9), Column("messages", _count, 2, 9),
-        Column("messages/s", _rate),
+        Column("max", rank=1, width=9), Column("messages", texts.grouped, 2, 9),
+        Column("messages/s", _rate, is_rate=True),
     )  # fmt: skip
     rows = [
         (one.topic, one.queue_id, one.min_offset, one.max_offset,
          _difference(one.max_offset, one.min_offset), one.rate)
         for one in reading.queues
     ]  # fmt: skip
-    return Table(columns, rows, "no queues")
+    return Table(columns, rows, "no queues", names=2)
 
 
 def topics(reading: Reading) -> Table | str:
@@ -118,8 +123,8 @@ def topics(reading: Reading) -> Table | str:
     for row in found.rows:
         of_topic.setdefault(row[0], []).append(row)
     columns = (
-        Column("topic"), Column("queues", _count, 2), Column("messages", _count, 1, 9),
-        Column("messages/s", _rate),
+        Column("topic"), Column("queues", texts.grouped, 2),
+        Column("messages", texts.grouped, 1, 9), Column("messages/s", _rate, is_rate=True),
     )  # fmt: skip
     rows = [
         (topic, len(of), _total([row[4] for row in of]), _total([row[5] for row in of]))
@@ -153,8 +158,9 @@ def stages(reading: Reading) -> Table | str:
         told = reading.unreadable.get("metrics")
         return f"unknown: {told or 'start the run with --metrics-port, and give its address here'}"
     columns = (
-        Column("stage"), Column("times", _count, 1), Column("recent ms", _milliseconds, 0, 10),
-        Column("mean ms", _milliseconds, 2, 10), Column("seconds", _milliseconds, 3, 10),
+        Column("stage"), Column("times", texts.grouped, 1),
+        Column("recent ms", _milliseconds, 0, 10), Column("mean ms", _milliseconds, 2, 10),
+        Column("seconds", _milliseconds, 3, 10),
     )  # fmt: skip
     rows = [
         (one.name, one.count, one.recent_ms, 1000 * one.seconds / one.count if one.count else None,
@@ -170,8 +176,8 @@ def followers(reading: Reading) -> Table | str:
         return f"unknown: {reading.unreadable['followers']}"
     columns = (
         Column("follower"), Column("position", rank=3, width=9),
-        Column("lag", texts.lag_text, 0, 10), Column("rows", _count, 1, 9),
-        Column("lost bytes", _count, 2), Column("state"),
+        Column("lag", texts.lag_text, 0, 10), Column("rows", texts.grouped, 1, 9),
+        Column("lost bytes", texts.grouped, 2), Column("state"),
     )  # fmt: skip
     rows = [
         (one.name, one.position, one.lag_bytes, one.rows, one.lost_bytes,
@@ -231,6 +237,8 @@ class TopView:
     _orders: dict[str, _Order] = field(
         default_factory=lambda: {"queues": _Order(5, True), "topics": _Order(3, True)}
     )
+    _steady: dict[tuple[Any, ...], float] = field(default_factory=dict)
+    """The names of a row -> the rate by which it is sorted."""
 
     def press(self, key: str) -> None:
         """Act as a key asks; one that means nothing does nothing."""
@@ -260,19 +268,27 @@ class TopView:
             case "end":
                 self._top = self._last_top
 
-    def picture(self, reading: Reading | None, columns: int, lines: int) -> Text:
+    def picture(self, reading: Reading | None, columns: int, lines: int) -> RenderableType:
         """Return the whole screen of a terminal of this size; without a reading it is awaited."""
         clock = "" if reading is None else f"{texts.time_text(int(reading.taken * 1000))[11:19]}Z"
         state = f"paused {clock}" if self.is_paused else clock
-        head = [Text(_sides(f"reput top  {texts.escaped(self.title)}", state, columns), "reverse")]
+        head: list[RenderableType] = [
+            _sides(f"reput top  {texts.escaped(self.title)}", state, "reverse")
+        ]
         if reading is None:
-            return _joined([*head, Text("reading")], columns, lines)
+            return Group(*head, "reading")
         # four lines are left to the view where the terminal has them
         head += _about(reading)[: max(1, lines - 7)]
         head.append(self._names(columns))
         room = max(0, lines - len(head) - 1)
         body, where = self._body(reading, columns, room)
-        return _joined([*head, *body], columns, lines, Text(_foot(where, columns), "dim"))
+        screen = Layout()
+        screen.split_column(
+            Layout(Group(*head), size=min(len(head), lines - 1)),
+            Layout(body, visible=room > 0),
+            Layout(_sides(_keys(columns - len(where)), where, "dim"), size=1),
+        )
+        return screen
 
     def _names(self, columns: int) -> Text:
         """Return the names of the views, the shown one standing out; only its own where there is no
@@ -281,10 +297,10 @@ class TopView:
         if len("  ".join(names)) > columns:
             names = [name if at == self._view else name[0] for at, name in enumerate(names)]
         styles = ["bold reverse" if at == self._view else "" for at in range(len(names))]
-        return Text("  ").join(map(Text, names, styles))
+        return _line("  ").join(map(Text, names, styles))
 
-    def _body(self, reading: Reading, columns: int, room: int) -> tuple[list[Text], str]:
-        """Return the view's lines and where they stand in all of them."""
+    def _body(self, reading: Reading, columns: int, room: int) -> tuple[RenderableType, str]:
+        """Return the view and where its rows stand in all of them."""
         name, shown = list(VIEWS.items())[self._view]
         found = shown(reading)
         if self._has_help:
@@ -295,15 +311,37 @@ class TopView:
                 for part in with_flags(found).split("\n")
                 for line in texts.folded(texts.escaped(part), columns, _MAX_FOLDED)
             ]
-            return [Text(line) for line in self._window(folded, room)], ""
+            return Group(*map(_line, self._window(folded, room))), ""
         self._column_count = len(found.columns)
         order = self._orders.setdefault(name, _Order())
-        rows = self._window(_sorted(found.rows, order), room - 1)
+        rows = self._window(self._sorted(found, order), room - 1)
         if not rows:
-            return [Text(found.without)], ""
+            return _line(found.without), ""
         sorted_by = "" if order.column is None else f"by {found.columns[order.column].title}, "
         where = f"{sorted_by}{self._top + 1}-{self._top + len(rows)} of {len(found.rows)}"
         return _table(found, rows, order, columns), where
+
+    def _sorted(self, table: Table, order: _Order) -> Sequence[tuple[Any, ...]]:
+        """Return rows in an order, those with an unknown value last; equal ones stay as they
+        were."""
+        by = order.column
+        if by is None:
+            return table.rows[::-1] if order.is_falling else table.rows
+        found = [(self._steadied(table, row, by), row) for row in table.rows]
+        known = [pair for pair in found if pair[0] is not None]
+        known.sort(key=lambda pair: pair[0], reverse=order.is_falling)
+        return [row for _, row in known] + [row for value, row in found if value is None]
+
+    def _steadied(self, table: Table, row: tuple[Any, ...], by: int) -> Any:
+        """Return the value by which a row is sorted."""
+        value = row[by]
+        if not table.columns[by].is_rate or value is None:
+            return value
+        name = row[: table.names]
+        before = self._steady.get(name, 0.0)
+        if not before / _STEADY <= value <= before * _STEADY:
+            self._steady[name] = value
+        return self._steady.get(name, value)
 
     def _window(self, rows: Sequence[Any], room: int) -> Sequence[Any]:
         """Return the rows that are shown, and keep the first one within what there is."""
@@ -324,9 +362,14 @@ def _about(reading: Reading) -> list[Text]:
         if lag.bytes and reading.dispatched_rate:
             text += f", ETA {texts.human_seconds(lag.bytes / reading.dispatched_rate)}"
     entries = _total([one.rate for one in reading.queues]) if reading.queues is not None else None
-    rates = (
-        f"{_rate(entries)} messages/s, {_bytes_per_second(reading.dispatched_rate)}; "
-        f"the log grows {_bytes_per_second(reading.appended_rate)}"
+    rates = ", ".join(
+        shown
+        for shown, value in (
+            (f"{_rate(entries)} messages/s", entries),
+            (_bytes_per_second(reading.dispatched_rate), reading.dispatched_rate),
+            (f"the log grows {_bytes_per_second(reading.appended_rate)}", reading.appended_rate),
+        )
+        if value is not None
     )
     written = f", written {_ago(reading.watermark_age)}" if reading.watermark is not None else ""
     log = "unknown"
@@ -343,81 +386,59 @@ def _about(reading: Reading) -> list[Text]:
     writer = f"process {reading.writer_pid}" if reading.writer_pid else "none"
     watermark = none if reading.watermark is None else f"{reading.watermark}{written}"
     lines = {
-        "lag": text, "rates": rates, "watermark": watermark, "faults": told,
+        "lag": text, "rates": rates or "unknown", "watermark": watermark, "faults": told,
         "followers": following or "none", "log": log, "writer": writer,
     }  # fmt: skip
     return [
-        Text.assemble(
-            (name.ljust(_NAME_WIDTH), "bold"),
-            (texts.escaped(line), "red" if found and name == "faults" else ""),
+        _line(name.ljust(_NAME_WIDTH), "bold").append(
+            texts.escaped(line), "red" if found and name == "faults" else "not bold"
         )
         for name, line in lines.items()
     ]
 
 
-def _sorted(rows: Sequence[tuple[Any, ...]], order: _Order) -> Sequence[tuple[Any, ...]]:
-    """Return rows in an order, those with an unknown value last; equal ones stay as they were."""
-    by = order.column
-    if by is None:
-        return rows[::-1] if order.is_falling else rows
-    known = sorted(
-        (row for row in rows if row[by] is not None),
-        key=lambda row: row[by], reverse=order.is_falling,
-    )  # fmt: skip
-    return known + [row for row in rows if row[by] is None]
-
-
-def _table(
-    table: Table, rows: Sequence[tuple[Any, ...]], order: _Order, columns: int
-) -> list[Text]:
-    """Return a heading and a line for each row."""
-    shown = list(enumerate(table.columns))
-    texts = [[column.shown(value) for column, value in zip(table.columns, row, strict=True)]
+def _table(table: Table, rows: Sequence[tuple[Any, ...]], order: _Order, columns: int) -> Rows:
+    """Return a heading and a line for each row; columns leave until the first one has room."""
+    cells = [[column.shown(value) for column, value in zip(table.columns, row, strict=True)]
              for row in rows]  # fmt: skip
     widths = {
-        at: max(column.width, len(column.title), *(cell_len(text[at]) for text in texts))
-        for at, column in shown[1:]
+        at: max(column.width, len(column.title), *(cell_len(line[at]) for line in cells))
+        for at, column in enumerate(table.columns)
+        if at
     }
     while widths and columns - sum(widths.values()) - _BETWEEN * len(widths) < _TOPIC_WIDTH:
         del widths[max(widths, key=lambda at: table.columns[at].rank)]
-    first = columns - sum(widths.values()) - _BETWEEN * len(widths)
-
-    def line(cells: Sequence[str]) -> list[str]:
-        return [_fitted(cells[0], first), *(cells[at].rjust(widths[at]) for at in widths)]
-
-    heads = line([column.title for column in table.columns])
-    styles = ["bold reverse" if at == order.column else "bold" for at in (0, *widths)]
-    between = " " * _BETWEEN
-    heading = Text(between).join(map(Text, heads, styles))
-    return [heading, *(Text(between.join(line(text))) for text in texts)]
-
-
-def _fitted(text: str, width: int) -> str:
-    """Return a text in just this many cells, cut with an ellipsis where it is longer."""
-    if cell_len(text) <= width:
-        return set_cell_size(text, width)
-    return set_cell_size(text, width - 1) + "\N{HORIZONTAL ELLIPSIS}"
+    shown = Rows(box=None, expand=True, pad_edge=False, padding=(0, 0, 0, _BETWEEN))
+    for at in (0, *widths):
+        style = "bold reverse" if at == order.column else "bold"
+        shown.add_column(
+            Text(table.columns[at].title, style), no_wrap=True, width=widths.get(at),
+            justify="right" if at else "left", ratio=None if at else 1,
+        )  # fmt: skip
+    for line in cells:
+        shown.add_row(*(Text(line[at]) for at in (0, *widths)))
+    return shown
 
 
-def _sides(left: str, right: str, columns: int) -> str:
+def _line(text: str, style: str = "") -> Text:
+    """Return a line that is cut where the terminal ends."""
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
+def _sides(left: str, right: str, style: str) -> Rows:
     """Return a line with a text on either side, of which the left one gives way."""
-    return f"{_fitted(left, max(1, columns - len(right) - 1))} {right}"
+    line = Rows.grid(expand=True, padding=(0, 0, 0, 1))
+    line.style = style
+    line.add_column(ratio=1, no_wrap=True)
+    line.add_column(no_wrap=True, min_width=len(right))
+    line.add_row(Text(left), Text(right))
+    return line
 
 
-def _foot(where: str, columns: int) -> str:
-    """Return the last line: as many keys as there is room for, and where the view stands."""
+def _keys(room: int) -> str:
+    """Return as many keys as there is room for."""
     keys = ""
     for key in _KEYS:
         longer = f"{keys}  {key}".strip()
-        if len(longer) + len(where) < columns:
-            keys = longer
-    return _sides(keys, where, columns)
-
-
-def _joined(parts: Sequence[Text], columns: int, lines: int, foot: Text | None = None) -> Text:
-    """Return parts as lines of one text, each cut at the terminal's width, the foot as the last."""
-    shown = [*parts[: lines - (foot is not None)]]
-    shown += [Text("")] * (lines - (foot is not None) - len(shown))
-    for part in shown:
-        part.truncate(columns, overflow="ellipsis")
-    return Text("\n", no_wrap=True, end="").join([*shown, foot] if foot is not None else shown)
+        keys = longer if len(longer) < room else keys
+    return keys

@@ -1,0 +1,61 @@
+"""``reput top`` draws readings that are made up, without a terminal and without a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console
+
+from reput.cli.topview import TopView
+from reput.upkeep.watch.outputs import Reading, WatchedQueue
+from reput.upkeep.watch.status import Lag
+
+
+def reading(rates: Sequence[float | None], dispatched: float | None = None) -> Reading:
+    """An output with a topic for each rate."""
+    queues = tuple(WatchedQueue(f"T{at}", 0, 0, 5, rate) for at, rate in enumerate(rates))
+    return Reading(
+        taken=1e9, log_min=0, log_end=100, watermark=100, watermark_age=1.0, lag=Lag(0, 0, 0.0),
+        differs=None, writer_pid=None, unstopped_run=None, appended_rate=None,
+        dispatched_rate=dispatched, queues=queues, ledger=(), followers=(), batches=(), damage=(),
+        stages=None, unreadable={},
+    )  # fmt: skip
+
+
+def lines(view: TopView, found: Reading) -> list[str]:
+    """A screen of 80 columns and 24 lines."""
+    console = Console(width=80, height=24, force_terminal=False)
+    with console.capture() as captured:
+        console.print(view.picture(found, 80, 24), end="")
+    return captured.get().splitlines()
+
+
+def order(view: TopView, rates: Sequence[float | None]) -> list[str]:
+    """The topics from above, in the view that is shown."""
+    return [line[:2] for line in lines(view, reading(rates)) if line.startswith("T")]
+
+
+@pytest.mark.parametrize("key", ["1", "2"])
+def test_rows_stay_where_they_are_while_rates_jitter(key: str) -> None:
+    """A rate counts as another one once it has changed by a quarter; it is shown as it is."""
+    view = TopView("x")
+    view.press(key)
+    assert order(view, [100.0, 95.0, 20.0]) == ["T0", "T1", "T2"]
+    assert order(view, [90.0, 99.0, 22.0]) == ["T0", "T1", "T2"]
+    assert order(view, [81.0, 118.0, 19.0]) == ["T0", "T1", "T2"]
+    assert any(line.split()[-1] == "118" for line in lines(view, reading([81.0, 118.0, 19.0])))
+    assert order(view, [81.0, 126.0, 19.0]) == ["T1", "T0", "T2"]
+    assert order(view, [81.0, 126.0, None]) == ["T1", "T0", "T2"]
+    assert order(view, [81.0, 126.0, 500.0]) == ["T2", "T1", "T0"]
+    view.press("r")
+    assert order(view, [81.0, 126.0, 500.0]) == ["T0", "T1", "T2"]
+
+
+def test_rates_that_are_unknown_are_left_out() -> None:
+    """Each has its unit; where none is known this is said once."""
+    for found, shown in (
+        (reading([None]), "unknown"), (reading([2.0], 2048.0), "2.0 messages/s, 2.0 KiB/s")
+    ):  # fmt: skip
+        (line,) = (line for line in lines(TopView("x"), found) if line.startswith("rates"))
+        assert line.split(maxsplit=1)[1].rstrip() == shown
