@@ -19,9 +19,11 @@ install: $(STAMP) ## make .venv with the reput command; install a JDK if it is m
 $(STAMP): pyproject.toml constraints.txt deploy/install-jdk.sh
 	sh deploy/install-jdk.sh
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing reput's packages, Spark among them; this takes a few minutes"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	-$(BIN)/reput prepare
 	touch $(STAMP)
+	@echo "installed: $(BIN)/reput --help lists the commands"
 
 run: install ## run the demo: dispatch a live log, serve it, and check every message
 	$(BIN)/reput demo

@@ -277,7 +277,7 @@ def _kept_fields(kept: KeptState) -> dict[str, Any]:
 
 def _kept_table(kept: Sequence[KeptState]) -> list[Table]:
     rows = [
-        (one.path.name, texts.grouped(one.bytes), texts.known(one.when),
+        (one.path.name, texts.grouped(one.bytes), texts.moment_text(one.when),
          texts.known(one.from_offset), texts.known(one.to_offset))
         for one in kept
     ]  # fmt: skip

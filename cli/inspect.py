@@ -8,10 +8,9 @@ import typer
 
 from reput.cli import options, texts
 from reput.cli.commands import Command, Group
+from reput.cli.messages import shown_field
 from reput.cli.printer import Record, Result, Table, printed
 from reput.store.config import StoreSettings, read_properties
-from reput.store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2
-from reput.store.log.sysflag import sys_flag_names
 from reput.upkeep.inspect import describe_checkpoint, describe_queue, describe_record
 
 app = typer.Typer(
@@ -21,30 +20,14 @@ app = typer.Typer(
 )
 
 
-_MAGICS = {f"{MESSAGE_MAGIC_V1:#x}": "v1", f"{MESSAGE_MAGIC_V2:#x}": "v2"}
-_NONE_WHERE_ZERO = ("prepared_transaction_offset", "store_checkpoint.")
-"""Beginnings of the names of fields whose 0 means none; -1 means none in every field."""
 _SINGULAR = {"properties": "property"}
 """The name before each entry of a mapping."""
 
 
 def _result(title: str, fields: dict[str, Any]) -> Result:
-    named = {texts.label(_SINGULAR.get(name, name)): _named(name, one)
+    named = {texts.label(_SINGULAR.get(name, name)): shown_field(name, one)
              for name, one in fields.items()}  # fmt: skip
     return Result(fields, [Record(title, named)])
-
-
-def _named(name: str, value: Any) -> Any:
-    """Return a number as what it means: a time, the names of its bits, none."""
-    if name == "sys_flag":
-        return f"{value} {' '.join(sys_flag_names(value))}".rstrip()
-    if name == "magic":
-        return f"{value} {_MAGICS.get(value, '')}".rstrip()
-    if value == -1 or (value == 0 and name.startswith(_NONE_WHERE_ZERO)):
-        return None
-    if name.endswith("_timestamp") and isinstance(value, int):
-        return texts.time_text(value)
-    return value
 
 
 @app.command("record", cls=Command)
@@ -85,7 +68,8 @@ def queue(
     if not rows:
         return Result([], [f"no units from queue offset {first} on; begin lower with --from"])
     columns = [texts.label(name) for name in rows[0]]
-    table = Table(f"{topic} queue {queue_id}", columns, [tuple(row.values()) for row in rows])
+    named = [tuple(shown_field(*field) for field in row.items()) for row in rows]
+    table = Table(f"{topic} queue {queue_id}", columns, named)
     return Result(rows, [table])
 
 

@@ -11,9 +11,17 @@ from reput.cli import options, texts
 from reput.cli.printer import Entry, Record, Result, Table
 from reput.store.errors import MessageBodyError, UsageError
 from reput.store.log import record
+from reput.store.log.properties import KEYS, TAGS, UNIQ_KEY
+from reput.store.log.sysflag import sys_flag_names
 
 if TYPE_CHECKING:
     from reput.readers.messages import Message
+
+
+_MAGICS = {f"{record.MESSAGE_MAGIC_V1:#x}": "v1", f"{record.MESSAGE_MAGIC_V2:#x}": "v2"}
+_NONE_WHERE_ZERO = ("prepared_transaction_offset", "store_checkpoint.")
+"""Beginnings of the names of fields whose 0 means none; -1 means none in every field."""
+_COUNTS = {"size", "body_length"}
 
 
 class BodyForm(StrEnum):
@@ -76,6 +84,21 @@ SHOWN_BODY_LINES = 6
 """Lines of a terminal that a body in a list may take."""
 
 
+def shown_field(name: str, value: Any) -> Any:
+    """Return a number as what it means: a time, the names of its bits, none."""
+    if name == "sys_flag":
+        return f"{value} {' '.join(sys_flag_names(value))}".rstrip()
+    if name == "magic":
+        return f"{value} {_MAGICS.get(value, '')}".rstrip()
+    if name in _COUNTS and isinstance(value, int):
+        return texts.grouped(value)
+    if value == -1 or (value == 0 and name.startswith(_NONE_WHERE_ZERO)):
+        return None
+    if name.endswith("_timestamp") and isinstance(value, int):
+        return texts.time_text(value)
+    return value
+
+
 def place_result(
     topic: str, queue_id: int, queue_offset: int, store_timestamp: int | None
 ) -> Result:
@@ -124,12 +147,16 @@ def _plain_body(message: Message) -> tuple[bytes, str | None]:
 def message_result(message: Message, queue_offset: int, body: Bodies) -> Result:
     """Return all fields of one message."""
     fields = fields_of(message, queue_offset, body)
-    shown = dict(fields)
-    for name in ("born_timestamp", "store_timestamp"):
-        shown[name] = texts.time_text(fields[name])
-    shown["keys"] = " ".join(message.keys) or None
-    shown["property"] = shown.pop("properties")
-    there = {texts.label(name): value for name, value in shown.items() if value is not None}
+    shown = {name: value for name, value in fields.items() if value is not None}
+    if message.keys:
+        shown["keys"] = " ".join(message.keys)
+    # the others are fields of their own
+    shown["property"] = {
+        name: value
+        for name, value in shown.pop("properties").items()
+        if name.encode() not in (TAGS, KEYS, UNIQ_KEY)
+    }
+    there = {texts.label(name): shown_field(name, value) for name, value in shown.items()}
     return Result(fields, [Record(f"physical offset {message.physical_offset}", there)])
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
 from reput.cli.printer import Result, printed
+from reput.cli.render import print_note
 
 
 @printed
@@ -13,6 +16,9 @@ def prepare() -> Result:
     """
     from reput.upkeep.prepare import prepare as fill_cache  # noqa: PLC0415
 
+    print_note("compiling kernels and archiving Spark's classes; this takes half a minute")
+    # the log of a run over a made-up store would only surprise
+    logging.getLogger("reput").setLevel(logging.WARNING)
     archive = fill_cache()
     line = f"prepared: {archive or 'kernels only, this Java keeps no class archive'}"
     return Result({"class_archive": archive and str(archive)}, [line])

@@ -34,13 +34,15 @@ _CLEAR_FROM_HOME = "\x1b[H\x1b[J"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows below the names of their columns; where the terminal is too narrow, each row is a
-    record."""
+    """Rows below the names of their columns; where the terminal is too narrow for the widest texts,
+    each row is a record."""
 
     title: str
     """The line above it; empty for none."""
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
+    folds: bool = False
+    """Whether texts of the last column may take several lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +177,17 @@ def _print_table(table: Table) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     texts = [[shown(value) for value in row] for row in table.rows]
-    layout = Layout(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for name in table.columns:
-        layout.add_column(Text(escaped(name), "bold"), no_wrap=True)
-    if texts:
-        # all texts of a column are lines of one cell: a row of cells takes rich half a millisecond
-        layout.add_row(*(Text("\n".join(column)) for column in zip(*texts, strict=True)))
     console = Console(width=_width(), force_terminal=is_terminal())
-    anywhere = console.options.update(width=_UNBROKEN)
-    if console.measure(layout, options=anywhere).maximum <= console.width:
+    layout = Layout(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for at, name in enumerate(table.columns, 1):
+        folds = table.folds and at == len(table.columns)
+        layout.add_column(Text(escaped(name), "bold"), no_wrap=not folds)
+    # all texts of a column are lines of one cell: a row of cells takes rich half a millisecond
+    columns = ["\n".join(column) for column in zip(*texts, strict=True)]
+    for row in texts if table.folds else [columns] if texts else []:
+        layout.add_row(*map(Text, row))
+    measured = console.measure(layout, options=console.options.update(width=_UNBROKEN))
+    if (measured.minimum if table.folds else measured.maximum) <= console.width:
         with console.capture() as captured:
             console.print(layout, end="")
         for line in captured.get().rstrip("\n").split("\n"):

@@ -150,8 +150,8 @@ def tail(
     store: options.Store,
     settings: StoreSettings,
     topic: options.Topic,
-    lines: Annotated[
-        int, options.value("N", "How many of the last messages to show.", "--lines", "-n", min=0)
+    count: Annotated[
+        int, options.value("N", "How many of the last messages to show.", "--count", "-n", min=0)
     ] = 10,
     from_time: Annotated[
         str | None, options.time_value("Show all messages since then instead")
@@ -201,7 +201,7 @@ def tail(
             render.print_note(f"{missing} yet; waiting for one")
         wanted = _message_filter(opened, topic, tag, sql, group)
         topic_tail = TopicTail(opened, topic, wanted)
-        found = topic_tail.last(lines) if since is None else topic_tail.since(since)
+        found = topic_tail.last(count) if since is None else topic_tail.since(since)
         while True:
             for result in _results(found, body, stop):
                 yield result
@@ -210,7 +210,7 @@ def tail(
             if not follow or stop.wait(POLL_SECONDS):
                 break
             found = topic_tail.new()
-    asked = lines > 0 or since is not None
+    asked = count > 0 or since is not None
     if asked and not (has_shown or follow or stop.is_set()):
         raise NotFoundError(f"no message of topic {topic} to show")
 

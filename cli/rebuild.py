@@ -204,7 +204,7 @@ def _result_of_all(stores: Sequence[StoreRebuild], dry_run: bool) -> Result:
                 "built and compared" if dry_run else "replaced",
             )
         found.append(fields)
-        rows.append((one.config.store, *row))
+        rows.append((one.config.store.name, *row))
     are_equal = all(one.done and one.done.comparison.is_equal for one in stores)
     return Result(
         {"stores": found},

@@ -22,7 +22,7 @@ import typer
 
 from reput import INTERRUPTED, interrupts
 from reput.cli.settingflags import with_flags
-from reput.cli.texts import escaped, human_bytes, human_seconds, known, lag_text
+from reput.cli.texts import escaped, human_bytes, human_seconds, known, lag_text, time_text
 from reput.streaming.logcontext import store_name
 from reput.streaming.waiting import until_ready
 
@@ -92,8 +92,14 @@ def fail(line: str, code: int, fields: Mapping[str, object] = _NOT_RETRIABLE) ->
 
 
 def print_note(line: str) -> None:
-    """Write a line of information on stderr at once."""
-    _stderr.say("info", {"event": line}, f"reput: {escaped(line)}")
+    """Write a line of information on stderr at once; in a file it looks like a line of the log."""
+    text = escaped(line)
+    plain = f"reput: {text}" if sys.stderr.isatty() else _stamped("info", time.time(), text)
+    _stderr.say("info", {"event": line}, plain)
+
+
+def _stamped(level: str, seconds: float, text: str) -> str:
+    return f"{time_text(int(seconds * 1000))} {level:7} {text}"
 
 
 def json_text(fields: object, **options: Any) -> str:
@@ -116,13 +122,12 @@ class _Handler(logging.Handler):
         fields: Mapping[str, object] = getattr(record, "fields", {})
         if fields and record.levelno <= logging.INFO and _stderr.bar is not None:
             return  # the bar says it
-        now = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         level, event, store = record.levelname.lower(), record.getMessage(), store_name.get()
         about = {} if store is None else {"store": store}
         text = event + ":" * bool(fields)
         text = " ".join([text, *(f"{name}={_field_text(one)}" for name, one in fields.items())])
         where = "" if store is None else f"{escaped(store)}: "
-        line = f"{now} {level:7} {where}{escaped(text)}"
+        line = _stamped(level, record.created, where + escaped(text))
         _stderr.say(level, {**about, "event": event, **fields}, line)
 
 
@@ -229,7 +234,8 @@ class ProgressDisplay:
             if state != before or now >= since + UNCHANGED_SECONDS:
                 self._last = now, state
                 self._due = now + PLAIN_SECONDS
-                _stderr.say("info", {"event": self._doing, **fields}, text)
+                line = _stamped("info", time.time(), f"{self._doing}: {text}")
+                _stderr.say("info", {"event": self._doing, **fields}, line)
 
     def close(self) -> None:
         """Remove the bar."""

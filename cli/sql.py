@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from decimal import Decimal
 from itertools import islice
 from typing import Annotated, Any
@@ -49,7 +50,7 @@ def sql(
 
 
 def _tables(names: Sequence[str], found: Iterator[dict[str, Any]]) -> Iterator[Part]:
-    rows, has_rows = (tuple(row.values()) for row in found), False
+    rows, has_rows = (tuple(map(_for_people, row.values())) for row in found), False
     while portion := list(islice(rows, ROWS_OF_A_TABLE)):
         yield Table("", names, portion)
         has_rows = True
@@ -57,18 +58,26 @@ def _tables(names: Sequence[str], found: Iterator[dict[str, Any]]) -> Iterator[P
         yield "no rows"
 
 
-def _plain(value: Any) -> Any:
+def _for_people(value: Any) -> Any:
+    return _plain(value, (bytes, datetime))
+
+
+def _plain(value: Any, shown: tuple[type, ...] = ()) -> Any:
     """Return a value as JSON has it: times and intervals in ISO 8601; NaN and infinity as text, as
     Spark's ``to_json`` does; bytes as the text that they are in UTF-8, since base64 would hide it,
-    and otherwise an object with their ``base64``."""
+    and otherwise an object with their ``base64``. Values of the types in ``shown`` stay."""
     match value:
+        case datetime() if value.tzinfo is None:
+            return value.isoformat()
+        case _ if isinstance(value, shown):
+            return value
         case dict():
-            return {name: _plain(inner) for name, inner in value.items()}
+            return {name: _plain(inner, shown) for name, inner in value.items()}
         case tuple():  # Arrow's interval
             months, days, nanoseconds = value
             return f"P{months}M{days}DT{Decimal(nanoseconds).scaleb(-9).normalize():f}S"
         case list():
-            return [_plain(inner) for inner in value]
+            return [_plain(inner, shown) for inner in value]
         case float() if not math.isfinite(value):
             return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
         case Decimal() if value.as_tuple().exponent == 0:  # DuckDB's sum of integers

@@ -181,26 +181,29 @@ def _read(
 
 
 def _parts_of_all(stores: Sequence[dict[str, Any]]) -> Iterator[Part]:
-    columns = ("store", "watermark", "lag", "writer", "in no queue", "quarantined", "gaps",
-               "faults")  # fmt: skip
+    columns = ("store", "watermark", "lag", "in bytes", "writer", "faults")
     rows = []
     for one in stores:
+        name = Path(one["store"]).name
         if one["error"] is not None:
-            rows.append((one["store"], *["unknown"] * (len(columns) - 1)))
+            rows.append((name, *["unknown"] * (len(columns) - 2), "cannot be read"))
             continue
         lag = "unknown" if one["lag_seconds"] is None else texts.human_seconds(one["lag_seconds"])
+        bad = sum(each["bytes"] for each in one["quarantine"])
         faults = ["run ended without stopping"] * (one["unstopped_run"] is not None)
         faults += [f"{each['name']} fails" for each in one["followers"] if each["error"]]
+        faults += [f"{texts.human_bytes(one['unqueued_bytes'])} in no queue"] * bool(
+            one["unqueued_bytes"]
+        )
+        faults += [f"{texts.human_bytes(bad)} quarantined"] * bool(bad)
+        faults += [texts.counted(one["gaps"], "gap")] * bool(one["gaps"])
         rows.append(
             (
-                one["store"], texts.known(one["watermark"]),
-                f"{lag}, {texts.lag_text(one['lag_bytes'])}", one["writer_pid"] or "none",
-                texts.counted(one["unqueued_bytes"], "byte"),
-                texts.counted(sum(each["bytes"] for each in one["quarantine"]), "byte"),
-                f"{one['gaps']:,}", ", ".join(faults) or "none",
+                name, texts.known(one["watermark"]), lag, texts.lag_text(one["lag_bytes"]),
+                one["writer_pid"] or "none", ", ".join(faults) or "none",
             )
         )  # fmt: skip
-    yield Table("stores", columns, rows)
+    yield Table("stores", columns, rows, folds=True)
 
 
 def _parts(
@@ -296,6 +299,6 @@ def _follower_fields(found: FollowerStatus) -> dict[str, object]:
         "position": texts.known(found.position),
         "lag": texts.lag_text(found.lag_bytes),
         "counts": ", ".join(f"{name} {count:,}" for name, count in counts.items() if count),
-        "failing since": found.failing_since,
+        "failing since": found.failing_since and texts.moment_text(found.failing_since),
         "last error": found.error,
     }

@@ -103,6 +103,14 @@ def time_text(milliseconds: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
 
 
+def moment_text(moment: str | None) -> str:
+    """Return ``time_text`` of a time that a file holds in ISO 8601; ``unknown`` for None."""
+    try:
+        return known(moment and datetime.fromisoformat(moment))
+    except ValueError:
+        return known(moment)
+
+
 def human_bytes(count: float) -> str:
     """Return a size such as ``512 B`` or ``1.5 GiB``, in units of 1,024 up to TiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):

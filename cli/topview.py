@@ -193,7 +193,7 @@ def faults(reading: Reading) -> list[str]:
     found += [f"run: {reading.unstopped_run}"] if reading.unstopped_run else []
     found += [f"{part}: {why}" for part, why in reading.unreadable.items()]
     found += [
-        f"follower {one.name}: {one.error}; since {one.failing_since}"
+        f"follower {one.name}: {one.error}; since {texts.moment_text(one.failing_since)}"
         for one in reading.followers or ()
         if one.error
     ]
@@ -428,10 +428,9 @@ def _line(text: str, style: str = "") -> Text:
 def _sides(left: str, right: str, style: str) -> Rows:
     """Return a line with a text on either side, of which the left one gives way."""
     line = Rows.grid(expand=True, padding=(0, 0, 0, 1))
-    line.style = style
     line.add_column(ratio=1, no_wrap=True)
     line.add_column(no_wrap=True, min_width=len(right))
-    line.add_row(Text(left), Text(right))
+    line.add_row(Text(left), Text(right), style=style)
     return line
 
 

@@ -153,7 +153,7 @@ def _result_of_all(
                       len(one.differences)]  # fmt: skip
             code = max(code, mode.exit_code(one))
         stores.append(fields)
-        rows.append((root, *map(texts.grouped, counts)))
+        rows.append((root.name, *map(texts.grouped, counts)))
     table = Table("stores", columns, rows)
     return Result({"stores": stores}, [table], code, has_settings=True)
 

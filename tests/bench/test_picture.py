@@ -44,6 +44,21 @@ def test_it_shows_the_medians_each_in_its_unit(tmp_path: Path) -> None:
     assert all(0 < x < width and 0 < y < height for x, y in texts.values())
 
 
+def test_labels_stand_above_the_whiskers() -> None:
+    """A whisker of a curve ends below the median's label, as one of a bar does."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    figure = pyplot.figure()
+    axis, (curve, *_) = figure.subplots(), picture.CURVES
+    points = {1.0: Figures("s", (0.2, 0.3, 0.9)), 4.0: Figures("s", (0.5,))}
+    picture._draw_curve(axis, curve, {"reput": points})
+    figure.canvas.draw()
+    assert [text.get_text() for text in axis.texts] == ["0.3", "0.5"]
+    for text, one in zip(axis.texts, points.values(), strict=True):
+        top = axis.transData.transform((1.0, one.maximum))[1]
+        assert text.get_window_extent().y0 > top
+    pyplot.close(figure)
+
+
 def test_nothing_to_draw(tmp_path: Path) -> None:
     """Only rows that no panel has."""
     pytest.importorskip("matplotlib")

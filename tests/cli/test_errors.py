@@ -332,7 +332,7 @@ def test_a_spark_setting_that_is_wrong(golden: Callable[[str], Path], tmp_path: 
             ["it must be a whole number; ", "reput inspect record --help"],
         ),
         (["run", "STORE", "--on-corrupt", "skip"], ["--on-corrupt", "'skip'", "'quarantine'"]),
-        (["tail", "STORE", "T", "--lines", "-1"], ["--lines", "greater than or equal to 0"]),
+        (["tail", "STORE", "T", "--count", "-1"], ["--count", "greater than or equal to 0"]),
     ],
 )
 def test_a_wrong_call_is_one_line(arguments: list[str], parts: list[str], call: Call) -> None:

@@ -26,7 +26,7 @@ def test_readers_print_what_they_print_of_one_directory(
     commands: list[tuple[object, ...]] = [
         ("get", store, "Topic_1", 0, 0),
         ("get", store, "Topic_1", 0, 7),
-        ("tail", store, "Topic_1", "--lines", len(stored)),
+        ("tail", store, "Topic_1", "--count", len(stored)),
         ("query", store, "Topic_1", "--key", key),
         ("search-time", store, "Topic_1", 0, stored[len(stored) // 2].record.store_timestamp),
         ("sql", store, 'select topic, sum("storeSize") from messages group by 1 order by 1'),

@@ -114,7 +114,7 @@ def test_a_run_names_it_before_java_starts(
     [
         (("inspect", "record", "{0}", "1" * 20), "'OFFSET': it must be a whole number up to"),
         (("export", "{0}", "out", "--from-offset", "1" * 19 + "9"), "a whole number up to 92233"),
-        (("tail", "{0}", TOPIC, "--lines", "9" * 30), "it must be a whole number up"),
+        (("tail", "{0}", TOPIC, "--count", "9" * 30), "it must be a whole number up"),
         (("get", "{0}", TOPIC, "0", "1", "--as-of", "offset:" + "1" * 19), "up to 18 digits"),
     ],
 )

@@ -232,7 +232,7 @@ def test_commands_say_what_is_lost_and_damaged(tmp_path: Path, call: Call) -> No
     assert len(done.stderr.splitlines()) == 1
     assert "4096 bytes are lost" in done.stderr
     assert places["lost"] in done.stderr
-    done = call("tail", root, "Topic", "--lines", "100")
+    done = call("tail", root, "Topic", "--count", "100")
     assert len(done.stdout.splitlines()) == count
     assert "4096 bytes are lost" in done.stderr
     done = call("query", root, "Topic", "--key", "key-40")
@@ -240,7 +240,7 @@ def test_commands_say_what_is_lost_and_damaged(tmp_path: Path, call: Call) -> No
     for command in (
         ["export", root, tmp_path / "failed"],
         ["sql", root, query],
-        ["tail", root, "Topic", "--lines", "100"],
+        ["tail", root, "Topic", "--count", "100"],
         ["query", root, "Topic", "--key", "key-40"],
     ):
         done = call(*command, "--fail-on-data-loss")

@@ -155,7 +155,7 @@ class Built:
         yield "status", *store
         yield "expire", *store
         yield "get", store[0], topic, "1", "25", *store[1:]
-        yield "tail", store[0], topic, "--lines", "30", *store[1:]
+        yield "tail", store[0], topic, "--count", "30", *store[1:]
         yield "query", store[0], topic, "--unique-key", unique, *store[1:]
         if (self.output.root / "consumequeue" / topic).is_dir():
             yield "inspect", "queue", store[0], topic, "1", "--from", "15", *store[1:]
