@@ -32,7 +32,6 @@ Checkpoint = Annotated[
 ]
 BATCH_COLUMNS = ("batch", "from", "to", "bytes", "planned", "state")
 KEPT_COLUMNS = ("kept", "bytes", "rewound", "from", "to")
-DAMAGED = 1
 
 
 @app.command("list", cls=Command)
@@ -63,9 +62,9 @@ def list_batches(
         f"{texts.counted(len(rows), 'batch', 'batches')} in {found.spark_directory}; the watermark "
         f"is {found.watermark}, the log is [{found.log_min}, {found.log_end})"
     )
-    parts = [Table("batches of Spark's checkpoint", BATCH_COLUMNS, rows)] if rows else []
+    table = Table("batches of Spark's checkpoint", BATCH_COLUMNS, rows)
     damage = [f"damaged: {found.spark_directory.name}/{one}" for one in found.history.damage]
-    return Result(fields, [*parts, *_kept_table(found.kept), *damage, line])
+    return Result(fields, [table, _kept_table(found.kept), *damage, line])
 
 
 @app.command("show", cls=Command)
@@ -91,7 +90,7 @@ def show(
     shown = {
         **dict(zip(names, _batch_row(one, found.watermark)[1:], strict=True)),
         "messages": texts.grouped(found.messages),
-        **{texts.label(name): _time(time) for name, time in times.items()},
+        **{texts.label(name): texts.time_text(time) for name, time in times.items()},
         "damaged": ", ".join(
             f"[{entry['from']}, {entry['to']}) {entry['reason']}" for entry in bad
         ) or "none",
@@ -120,7 +119,7 @@ def verify(
         *(f"next start: {line}" for line in found.next_start),
         texts.counted(count, "problem") if count else "no problems",
     ]
-    return Result(asdict(found), parts, DAMAGED if count else 0, has_settings=True)
+    return Result(asdict(found), parts, exit_code=int(count > 0), has_settings=True)
 
 
 @app.command("rewind", cls=Command)
@@ -235,7 +234,7 @@ def prune(
     advice = "; nothing was removed, give --apply" if found and not apply else ""
     line = f"{texts.counted(len(found), 'state')} {done}, {size}{advice}"
     fields = {"applied": apply, "kept": [_kept_fields(one) for one in found]}
-    return Result(fields, [*_kept_table(found), line])
+    return Result(fields, [_kept_table(found), line])
 
 
 def _size(batch: Batch) -> int | None:
@@ -248,14 +247,10 @@ def _state(batch: Batch, watermark: int) -> str:
     return "beyond the watermark"
 
 
-def _time(milliseconds: int | None) -> str:
-    return "unknown" if milliseconds is None else texts.time_text(milliseconds)
-
-
 def _batch_row(batch: Batch, watermark: int) -> tuple[object, ...]:
     return (
         batch.batch_id, texts.known(batch.start), batch.end, texts.grouped(_size(batch)),
-        _time(batch.planned_ms), _state(batch, watermark),
+        texts.time_text(batch.planned_ms), _state(batch, watermark),
     )  # fmt: skip
 
 
@@ -275,10 +270,10 @@ def _kept_fields(kept: KeptState) -> dict[str, Any]:
     return {**asdict(kept), "path": str(kept.path)}
 
 
-def _kept_table(kept: Sequence[KeptState]) -> list[Table]:
+def _kept_table(kept: Sequence[KeptState]) -> Table:
     rows = [
         (one.path.name, texts.grouped(one.bytes), texts.moment_text(one.when),
          texts.known(one.from_offset), texts.known(one.to_offset))
         for one in kept
     ]  # fmt: skip
-    return [Table("kept", KEPT_COLUMNS, rows)] if rows else []
+    return Table("kept", KEPT_COLUMNS, rows)

@@ -53,8 +53,8 @@ def demo(
     line = (
         f"{texts.counted(progress.counts.messages, 'message')} in "
         f"{texts.counted(progress.batches, 'micro-batch', 'micro-batches')}, "
-        f"lag now {texts.lag_text(progress.lag_bytes)}; every body, property, tag and offset was "
-        "compared with what was appended"
+        f"lag now {texts.human_bytes(progress.lag_bytes)}; every body, property, tag and offset "
+        "was compared with what was appended"
     )
     title = "read back from the consume queues, and consumed over the wire meanwhile"
     columns = ("topic", "queues", "messages", "queues hold", "consumed")

@@ -19,8 +19,6 @@ from reput.store.state.built import hash_slot_count
 from reput.upkeep.compare import DIRECTORY_KINDS, KINDS, compare_stores
 from reput.upkeep.moments import compare_moments
 
-DIFFERENT = 1
-
 
 @printed
 def diff(
@@ -84,7 +82,7 @@ def diff(
     return Result(
         {"equal": found.is_equal, **asdict(found)},
         [*difference_records(found.differences, *roots), *comparison_lines(found)],
-        0 if found.is_equal else DIFFERENT,
+        exit_code=int(not found.is_equal),
     )
 
 
@@ -103,6 +101,6 @@ def _grown(settings: StoreSettings, output: Path, since: str, as_of: str | None)
     line = f"{grown} grew between physical offsets {found.from_end} and {found.to_end}"
     return Result(
         {"equal": not found.queues, **asdict(found)},
-        [*([Table("queues", columns, rows)] if rows else []), line],
-        DIFFERENT if found.queues else 0,
+        [Table("queues", columns, rows), line],
+        exit_code=int(bool(found.queues)),
     )

@@ -8,8 +8,6 @@ from reput.cli import options
 from reput.cli.printer import Result, printed
 from reput.store.config import StoreSettings
 
-FOUND = 1
-
 
 @printed
 @options.with_options(settings=options.output_settings)
@@ -36,6 +34,6 @@ def doctor(
     return Result(
         {"finds": [asdict(one) for one in finds], "next": command},
         [*(f"{one.state}: {one.text}" for one in finds), last],
-        FOUND if is_wrong else 0,
+        exit_code=int(is_wrong),
         has_settings=True,
     )

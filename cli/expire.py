@@ -57,4 +57,4 @@ def expire(
         f"{found.log_min_offset}{advice}"
     )
     title, columns = "removed" if apply else "to remove", ("topic", "queue", "file", "bytes")
-    return Result(fields, [*([Table(title, columns, rows)] if rows else []), line])
+    return Result(fields, [Table(title, columns, rows), line])

@@ -278,7 +278,7 @@ def _change(
         f"{'changed' if apply else 'would change; nothing was written, give --apply'}"
     )
     fields = {"applied": apply, "offsets": [asdict(change) for change in changes]}
-    return Result(fields, [*([table] if rows else []), line])
+    return Result(fields, [table, line])
 
 
 def _sum(lags: list[QueueLag]) -> dict[str, Any]:
@@ -288,12 +288,8 @@ def _sum(lags: list[QueueLag]) -> dict[str, Any]:
 
 
 def _lag_row(lag: dict[str, Any]) -> tuple[str, str, str]:
-    seconds = lag["seconds"]
-    return (
-        texts.grouped(lag["messages"]),
-        texts.lag_text(lag["bytes"]),
-        "unknown" if seconds is None else texts.human_seconds(seconds),
-    )
+    seconds = texts.human_seconds(lag["seconds"])
+    return texts.grouped(lag["messages"]), texts.human_bytes(lag["bytes"]), seconds
 
 
 def _result(

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 from reput.cli import options, texts
-from reput.cli.printer import Entry, Record, Result, Table
+from reput.cli.printer import Entry, Record, Result
 from reput.store.errors import MessageBodyError, UsageError
 from reput.store.log import record
 from reput.store.log.properties import KEYS, TAGS, UNIQ_KEY
@@ -97,23 +97,6 @@ def shown_field(name: str, value: Any) -> Any:
     if name.endswith("_timestamp") and isinstance(value, int):
         return texts.time_text(value)
     return value
-
-
-def place_result(
-    topic: str, queue_id: int, queue_offset: int, store_timestamp: int | None
-) -> Result:
-    """Return the place that a search by time found; ``store_timestamp`` is None beyond the last
-    message."""
-    stored = "none stored yet" if store_timestamp is None else texts.time_text(store_timestamp)
-    return Result(
-        {
-            "topic": topic,
-            "queue_id": queue_id,
-            "queue_offset": queue_offset,
-            "store_timestamp": store_timestamp,
-        },
-        [Table(topic, ("queue", "offset", "stored"), [(queue_id, queue_offset, stored)])],
-    )
 
 
 def fields_of(message: Message, queue_offset: int, body: Bodies) -> dict[str, Any]:

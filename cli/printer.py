@@ -34,8 +34,8 @@ _CLEAR_FROM_HOME = "\x1b[H\x1b[J"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows below the names of their columns; where the terminal is too narrow for the widest texts,
-    each row is a record."""
+    """Rows below the names of their columns, nothing without rows; where the terminal is too narrow
+    for the widest texts, each row is a record."""
 
     title: str
     """The line above it; empty for none."""
@@ -85,20 +85,11 @@ class Result:
     """Whether it takes the place of all that a terminal shows."""
 
 
-def printed(command: Callable[..., Result | Iterator[Result]]) -> Callable[..., None]:
+def printed(
+    command: Callable[..., Result | Iterator[Result]], as_json: Any = options.AsJson
+) -> Callable[..., None]:
     """Give a command ``--json``, unless it has that itself, and print what it returns or yields;
     exit with the last result's code."""
-    return _printed(command, options.AsJson)
-
-
-def printed_lines(command: Callable[..., Result | Iterator[Result]]) -> Callable[..., None]:
-    """``printed`` for a command that prints JSON lines wherever stdout is no terminal."""
-    return _printed(command, options.AsJsonLines)
-
-
-def _printed(
-    command: Callable[..., Result | Iterator[Result]], as_json: Any
-) -> Callable[..., None]:
     own = inspect.signature(command, eval_str=True).parameters
 
     @functools.wraps(command)
@@ -118,6 +109,10 @@ def _printed(
     )
     options.declare(called, [*own.values(), *([] if flag.name in own else [flag])])
     return called
+
+
+printed_lines = functools.partial(printed, as_json=options.AsJsonLines)
+"""``printed`` for a command that prints JSON lines wherever stdout is no terminal."""
 
 
 def _print(result: Result, is_for_people: bool) -> None:
@@ -164,13 +159,15 @@ def _styled(text: str, style: str) -> str:
 
 
 def _print_line(line: str, style: str | None = None) -> None:
-    for part in folded(escaped(line), _width(), _UNBROKEN):
+    """Print a line; an empty one in a style, which is a title that is left out, is not printed."""
+    for part in folded(escaped(line), _width(), _UNBROKEN) if line or style is None else ():
         typer.echo(part if style is None else _styled(part, style))
 
 
 def _print_table(table: Table) -> None:
-    if table.title:
-        _print_line(table.title, "italic")
+    if not table.rows:
+        return
+    _print_line(table.title, "italic")
     from rich import box  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table as Layout  # noqa: PLC0415
@@ -184,7 +181,7 @@ def _print_table(table: Table) -> None:
         layout.add_column(Text(escaped(name), "bold"), no_wrap=not folds)
     # all texts of a column are lines of one cell: a row of cells takes rich half a millisecond
     columns = ["\n".join(column) for column in zip(*texts, strict=True)]
-    for row in texts if table.folds else [columns] if texts else []:
+    for row in texts if table.folds else [columns]:
         layout.add_row(*map(Text, row))
     measured = console.measure(layout, options=console.options.update(width=_UNBROKEN))
     if (measured.minimum if table.folds else measured.maximum) <= console.width:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from threading import Event
@@ -12,7 +12,7 @@ import typer
 
 from reput.cli import completion, messages, moments, options, render, texts
 from reput.cli.messages import DEFAULT_BODIES, Bodies
-from reput.cli.printer import Result, printed_lines
+from reput.cli.printer import Result, Table, printed_lines
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import NotFoundError, UsageError
@@ -203,9 +203,7 @@ def tail(
         topic_tail = TopicTail(opened, topic, wanted)
         found = topic_tail.last(count) if since is None else topic_tail.since(since)
         while True:
-            for result in _results(found, body, stop):
-                yield result
-                has_shown = True
+            has_shown |= yield from _results(found, body, stop)
             opened.losses.say()
             if not follow or stop.wait(POLL_SECONDS):
                 break
@@ -339,7 +337,11 @@ def search_time(
             render.print_note(f"warning: {line}")
         offset = opened.offset_by_time(topic, queue, wanted, boundary)
         stored = opened.store_time(topic, queue, offset)
-    return messages.place_result(topic, queue, offset, stored if stored >= 0 else None)
+    fields = {"topic": topic, "queue_id": queue, "queue_offset": offset}
+    # -1 beyond the last message
+    shown = texts.time_text(stored) if stored >= 0 else "none stored yet"
+    table = Table(topic, ("queue", "offset", "stored"), [(queue, offset, shown)])
+    return Result({**fields, "store_timestamp": stored if stored >= 0 else None}, [table])
 
 
 def _opened(
@@ -381,15 +383,20 @@ def _message_filter(
         raise UsageError(str(error)) from error
 
 
-def _results(found: Iterator[QueueMessage], body: Bodies, stop: Event) -> Iterator[Result]:
-    """Yield messages in portions, so that a signal ends it soon."""
+def _results(
+    found: Iterator[QueueMessage], body: Bodies, stop: Event
+) -> Generator[Result, None, bool]:
+    """Yield messages in portions, so that a signal ends it soon; return whether there were any."""
+    has_shown = False
     while not stop.is_set() and (portion := list(islice(found, PRINTED_AT_ONCE))):
         for one in portion:
             if one.message is not None:
                 yield messages.entry_result(one.message, one.queue_offset, body)
+                has_shown = True
         if bad := [one for one in portion if one.message is None]:
             first, more = bad[0], f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             render.print_note(
                 f"lost or damaged record at physical offset {first.physical_offset}, queue "
                 f"{first.queue_id} offset {first.queue_offset}{more}"
             )
+    return has_shown

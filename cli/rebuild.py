@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from reput.checkpoints.ownership import check_is_free
 from reput.cli import options, render, severalstores, texts
 from reput.cli.comparison import comparison_lines, difference_records
-from reput.cli.printer import Part, Result, Table, printed
+from reput.cli.printer import Part, Result, printed
 from reput.store.errors import UsageError
 from reput.store.files import INDEX_DIRECTORY
 from reput.store.queue.topics import check_topics
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from reput.upkeep.rebuild import Rebuilt
     from reput.upkeep.rebuildstores import StoreRebuild
 
-DIFFERENT = 1
 SHOWN_DIFFERENCES = 10
 DropOld = Annotated[
     bool, options.flag("Build nothing, and remove what earlier rebuilds kept.", "--drop-old")
@@ -100,7 +99,7 @@ def rebuild(
     choice = {"kinds": kinds, "topics": topic, "dry_run": dry_run, "sealed": sealed}
     if several is None:
         done = _rebuild(configs[root], executors, choice)
-        code = DIFFERENT if dry_run and not done.comparison.is_equal else 0
+        code = int(dry_run and not done.comparison.is_equal)
         yield Result(_fields(done, dry_run), _parts(done, roots[root], dry_run), code)
         return
     found = _rebuild_all([*configs.values()], executors, choice)
@@ -190,28 +189,18 @@ def _fields(done: Rebuilt, dry_run: bool) -> dict[str, Any]:
 
 
 def _result_of_all(stores: Sequence[StoreRebuild], dry_run: bool) -> Result:
-    found, rows = [], []
+    result, found = "built and compared" if dry_run else "replaced", []
     for one in stores:
-        fields = {
-            "store": str(one.config.store), "output": str(one.config.output), "error": one.error,
-        }  # fmt: skip
-        row: tuple[object, ...] = ("unknown", "unknown", "failed")
+        fields: dict[str, Any] = {}
+        row: Sequence[str] = ("unknown", "unknown", "failed")
         if one.done is not None:
-            fields |= _fields(one.done, dry_run)
-            row = (
-                texts.grouped(one.done.progress.summary()["messages"]),
-                texts.grouped(len(one.done.comparison.differences)),
-                "built and compared" if dry_run else "replaced",
-            )
-        found.append(fields)
-        rows.append((one.config.store.name, *row))
+            fields = _fields(one.done, dry_run)
+            counts = fields["messages"], len(one.done.comparison.differences)
+            row = (*map(texts.grouped, counts), result)
+        found.append((one.config.store, one.config.output, one.error, fields, row))
     are_equal = all(one.done and one.done.comparison.is_equal for one in stores)
-    return Result(
-        {"stores": found},
-        [Table("stores", ("store", "messages", "differences", "result"), rows)],
-        DIFFERENT if dry_run and not are_equal else 0,
-        has_settings=True,
-    )
+    columns = ("store", "messages", "differences", "result")
+    return severalstores.result(columns, found, exit_code=int(dry_run and not are_equal))
 
 
 def _parts(done: Rebuilt, root: Path, dry_run: bool) -> Iterator[Part]:

@@ -22,7 +22,7 @@ import typer
 
 from reput import INTERRUPTED, interrupts
 from reput.cli.settingflags import with_flags
-from reput.cli.texts import escaped, human_bytes, human_seconds, known, lag_text, time_text
+from reput.cli.texts import escaped, human_bytes, human_seconds, known, time_text
 from reput.streaming.logcontext import store_name
 from reput.streaming.waiting import until_ready
 
@@ -208,9 +208,9 @@ class ProgressDisplay:
         ahead = progress.ahead_bytes
         text = (
             f"{summary['messages']:,} messages, {messages:,.0f}/s, {human_bytes(size)}/s, "
-            f"lag {lag_text(progress.lag_bytes)}"
+            f"lag {human_bytes(progress.lag_bytes)}"
             + (f" ({human_bytes(ahead)} of it scanned)" if ahead else "")
-            + f", ETA {'unknown' if eta is None else human_seconds(eta)}"
+            + f", ETA {human_seconds(eta)}"
         )
         fields = {
             **summary, "lag_bytes": progress.lag_bytes, "scanned_ahead_bytes": ahead,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from reput.streaming.supervisor import Supervisor
 
 SEVERAL = "Several stores"
+StoreRow = tuple[Path, Path, str | None, Mapping[str, Any], Sequence[str]]
+"""Root and output of a store, its error, further fields of JSON, and its cells of a table."""
 
 OneStore = Annotated[
     Path | None,
@@ -140,6 +142,16 @@ def results(supervised: Supervisor) -> Iterator[Result]:
     ]  # fmt: skip
     yield Result({"stores": found}, [Table("stores", columns, rows)], has_settings=True)
     raise_failures({one["store"]: one["error"] for one in found})
+
+
+def result(columns: Sequence[str], stores: Iterable[StoreRow], exit_code: int = 0) -> Result:
+    """Return a row for each store."""
+    fields, rows = [], []
+    for root, output, error, found, cells in stores:
+        fields.append({"store": str(root), "output": str(output), "error": error, **found})
+        rows.append((root.name, *cells))
+    table = Table("stores", columns, rows, folds=True)
+    return Result({"stores": fields}, [table], exit_code, has_settings=True)
 
 
 def raise_failures(errors: Mapping[object, str | None]) -> None:

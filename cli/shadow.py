@@ -20,8 +20,6 @@ from reput.streaming.config import (
 )
 from reput.upkeep.shadow import Shadow, ShadowResult
 
-DIFFERENT = 1
-
 
 @printed
 @options.with_options(flags=options.run_flags, dispatcher=options.dispatcher_settings)
@@ -63,7 +61,7 @@ def shadow(
     progress = dispatch(config, comparison)
     found = comparison.result
     fields = {**progress.summary(), "equal": found.is_equal, **asdict(found)}
-    return Result(fields, _parts(found), 0 if found.is_equal else DIFFERENT)
+    return Result(fields, _parts(found), exit_code=int(not found.is_equal))
 
 
 def _parts(found: ShadowResult) -> Iterator[Part]:
@@ -74,9 +72,8 @@ def _parts(found: ShadowResult) -> Iterator[Part]:
         (kind, *map(texts.grouped, (each.queues, each.entries, each.awaited, each.uncomparable)))
         for kind, each in found.compared.items()
     ]
-    if rows:
-        columns = ("kind", "queues", "entries equal", "awaited", "queues not comparable")
-        yield Table("", columns, rows)
+    columns = ("kind", "queues", "entries equal", "awaited", "queues not comparable")
+    yield Table("", columns, rows)
     if found.differences:
         line = f"{texts.counted(len(found.differences), 'queue')} with a difference"
     elif found.is_equal:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from reput.cli import options, render, severalstores, texts
 from reput.cli.printer import Part, Record, Result, Table, printed
@@ -24,16 +24,14 @@ if TYPE_CHECKING:
     from reput.readers.inventory import Inventory
 
 WATCH_SECONDS = 2.0
+STORE_COLUMNS = ("store", "watermark", "lag", "in bytes", "writer", "faults")
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
     """One look at a store or at several."""
 
-    content: dict[str, Any]
-    """The object that ``--json`` prints."""
-    parts: Callable[[], Iterator[Part]]
-    """Yields it for people."""
+    result: Result
     checked: Sequence[Checked]
     """The outputs that were read, for ``--check``."""
     failed: Sequence[str] = ()
@@ -117,7 +115,7 @@ def status(
             found = until_ready(look, stop) if watch else look()
             if found is None:
                 return
-            yield Result(found.content, found.parts(), has_settings=True, is_screen=watch)
+            yield replace(found.result, has_settings=True, is_screen=watch)
             if not watch or stop.wait(WATCH_SECONDS):
                 break
     if found.failed:
@@ -135,8 +133,8 @@ def _look_at_one(
     failed = [found.unstopped_run] if found.unstopped_run else []
     waiting = None if topics else _waiting(settings, output or store, found)
     content = {**asdict(found), "waiting": waiting and asdict(waiting)}
-    parts = partial(_parts, found, (store, output or store), topics, waiting)
-    return _Look(content, parts, [Checked("", found)], failed)
+    parts = _parts(found, (store, output or store), topics, waiting)
+    return _Look(Result(content, parts), [Checked("", found)], failed)
 
 
 def _waiting(settings: StoreSettings, output: Path, found: OutputStatus) -> Inventory | None:
@@ -153,21 +151,21 @@ def _waiting(settings: StoreSettings, output: Path, found: OutputStatus) -> Inve
 def _look_at_all(
     several: severalstores.SeveralStores, sizes: tuple[str | None, str | None]
 ) -> _Look:
-    rows: list[dict[str, Any]] = []
+    rows: list[severalstores.StoreRow] = []
     checked, failed = [], []
     for root, output in several.find().items():
-        row: dict[str, Any] = {"store": str(root), "output": str(output)}
         found = _read(root, output, sizes)
         checked.append(Checked(output.name, found))
         if isinstance(found, ReputError):
-            row["error"] = str(found)
+            unknown = [*["unknown"] * (len(STORE_COLUMNS) - 2), "cannot be read"]
+            rows.append((root, output, str(found), {}, unknown))
             failed.append(f"{root}: {found}")
         else:
-            row |= {**asdict(found), "error": None}
-            del row["queues"]
+            fields = asdict(found)
+            del fields["queues"]
+            rows.append((root, output, None, fields, _cells(found)))
             failed += [found.unstopped_run] if found.unstopped_run else []
-        rows.append(row)
-    return _Look({"stores": rows}, partial(_parts_of_all, rows), checked, failed)
+    return _Look(severalstores.result(STORE_COLUMNS, rows), checked, failed)
 
 
 def _read(
@@ -180,30 +178,19 @@ def _read(
         return error
 
 
-def _parts_of_all(stores: Sequence[dict[str, Any]]) -> Iterator[Part]:
-    columns = ("store", "watermark", "lag", "in bytes", "writer", "faults")
-    rows = []
-    for one in stores:
-        name = Path(one["store"]).name
-        if one["error"] is not None:
-            rows.append((name, *["unknown"] * (len(columns) - 2), "cannot be read"))
-            continue
-        lag = "unknown" if one["lag_seconds"] is None else texts.human_seconds(one["lag_seconds"])
-        bad = sum(each["bytes"] for each in one["quarantine"])
-        faults = ["run ended without stopping"] * (one["unstopped_run"] is not None)
-        faults += [f"{each['name']} fails" for each in one["followers"] if each["error"]]
-        faults += [f"{texts.human_bytes(one['unqueued_bytes'])} in no queue"] * bool(
-            one["unqueued_bytes"]
-        )
-        faults += [f"{texts.human_bytes(bad)} quarantined"] * bool(bad)
-        faults += [texts.counted(one["gaps"], "gap")] * bool(one["gaps"])
-        rows.append(
-            (
-                name, texts.known(one["watermark"]), lag, texts.lag_text(one["lag_bytes"]),
-                one["writer_pid"] or "none", ", ".join(faults) or "none",
-            )
-        )  # fmt: skip
-    yield Table("stores", columns, rows, folds=True)
+def _cells(found: OutputStatus) -> Sequence[str]:
+    """Return the row of one of several stores, without the store."""
+    faults = ["run ended without stopping"] * (found.unstopped_run is not None)
+    faults += [f"{one.name} fails" for one in found.followers if one.error]
+    bad = sum(one.bytes for one in found.quarantine)
+    for size, where in ((found.unqueued_bytes, "in no queue"), (bad, "quarantined")):
+        faults += [f"{texts.human_bytes(size)} {where}"] * (size > 0)
+    faults += [texts.counted(found.gaps, "gap")] * (found.gaps > 0)
+    return (
+        texts.known(found.watermark), texts.human_seconds(found.lag_seconds),
+        texts.human_bytes(found.lag_bytes), str(found.writer_pid or "none"),
+        ", ".join(faults) or "none",
+    )  # fmt: skip
 
 
 def _parts(
@@ -212,32 +199,23 @@ def _parts(
     topics: Sequence[str] | None,
     waiting: Inventory | None,
 ) -> Iterator[Part]:
-    lag = "unknown"
-    if found.watermark is None:
-        lag = "unknown without a watermark"
-    if found.lag_bytes is not None and found.lag_seconds is not None:
-        many = found.lag_messages is None
-        count = "many messages" if many else texts.counted(found.lag_messages or 0, "message")
-        seconds = texts.human_seconds(found.lag_seconds)
-        lag = f"{seconds}, {count}, {texts.human_bytes(found.lag_bytes)}"
+    lag = texts.lag_words(found.lag_bytes, found.lag_messages, found.lag_seconds)
     quarantine = ", ".join(
-        f"{texts.escaped(one.reason)} {texts.counted(one.ranges, 'range')} of "
-        f"{texts.counted(one.bytes, 'byte')}"
+        f"{one.reason} {texts.counted(one.ranges, 'range')} of {texts.counted(one.bytes, 'byte')}"
         for one in found.quarantine
     )
-    lines = {
+    has_built = found.watermark is not None
+    lines: dict[str, object] = {
         "time": texts.time_text(time.time_ns() // 1_000_000),
-        "settings": texts.escaped(found.broker_conf or NO_PROPERTY_FILE),
-        "commitlog": texts.escaped(", ".join(found.commit_log_directories)),
+        "settings": found.broker_conf or NO_PROPERTY_FILE,
+        "commitlog": ", ".join(found.commit_log_directories),
         "log": f"[{found.log_min}, {found.log_end})",
-        "watermark": "none, reput has not built here"
-        if found.watermark is None
-        else str(found.watermark),
-        "lag": lag,
-        "writer": f"process {found.writer_pid}" if found.writer_pid else "none",
-        "in no queue": texts.escaped(found.unqueued or "none"),
-        "quarantine": quarantine or "none",
-        "gaps": f"{found.gaps:,}",
+        "watermark": found.watermark if has_built else "none, reput has not built here",
+        "lag": lag if has_built else "unknown without a watermark",
+        "writer": found.writer_pid and f"process {found.writer_pid}",
+        "in no queue": found.unqueued,
+        "quarantine": quarantine or None,
+        "gaps": texts.grouped(found.gaps),
     }
     if waiting is not None:
         halves = texts.counted(waiting.halves, "open half message")
@@ -249,11 +227,10 @@ def _parts(
     if found.queues_beyond_log:
         lines["beyond log"] = (
             f"{texts.counted(len(found.queues_beyond_log), 'queue')} with units beyond the log's "
-            f"end, {texts.escaped(found.queues_beyond_log[0])} first; a broker cuts them when it "
+            f"end, {found.queues_beyond_log[0]} first; a broker cuts them when it "
             f"starts, and so does {command_line('run', *place, '--adopt', '--once')}"
         )
-    for name, text in lines.items():
-        yield f"{name:11} {text}"
+    yield Record("", lines)
     for one in found.repeated[:SHOWN_REPEATS]:
         first = one.first_physical_offset
         rebuild = command_line("rebuild", *place, "--topic", one.topic, "--from", str(first))
@@ -297,7 +274,7 @@ def _follower_fields(found: FollowerStatus) -> dict[str, object]:
     return {
         "target": found.target,
         "position": texts.known(found.position),
-        "lag": texts.lag_text(found.lag_bytes),
+        "lag": texts.human_bytes(found.lag_bytes),
         "counts": ", ".join(f"{name} {count:,}" for name, count in counts.items() if count),
         "failing since": found.failing_since and texts.moment_text(found.failing_since),
         "last error": found.error,

@@ -57,7 +57,7 @@ def _summary(outputs: Sequence[Checked]) -> str:
     (found,) = (one.found for one in outputs)
     if not isinstance(found, OutputStatus) or found.lag_seconds is None:
         return "lag unknown"
-    return f"lag {found.lag_seconds:.1f} s, {texts.lag_text(found.lag_bytes)}"
+    return f"lag {found.lag_seconds:.1f} s, {texts.human_bytes(found.lag_bytes)}"
 
 
 def _prefix(one: Checked, between: str) -> str:

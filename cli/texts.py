@@ -93,9 +93,11 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def time_text(milliseconds: int) -> str:
-    """Return ms since the epoch in ISO 8601 and UTC, as time options take it; a number beyond the
-    calendar is returned as it is."""
+def time_text(milliseconds: int | None) -> str:
+    """Return ms since the epoch in ISO 8601 and UTC, as time options take it; ``unknown`` for None.
+    A number beyond the calendar is returned as it is."""
+    if milliseconds is None:
+        return "unknown"
     try:
         moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -111,8 +113,11 @@ def moment_text(moment: str | None) -> str:
         return known(moment)
 
 
-def human_bytes(count: float) -> str:
-    """Return a size such as ``512 B`` or ``1.5 GiB``, in units of 1,024 up to TiB."""
+def human_bytes(count: float | None) -> str:
+    """Return a size such as ``512 B`` or ``1.5 GiB``, in units of 1,024 up to TiB; ``unknown`` for
+    None."""
+    if count is None:
+        return "unknown"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -120,8 +125,11 @@ def human_bytes(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
-def human_seconds(seconds: float) -> str:
-    """Return a duration such as ``12.3 s``, ``4 min 10 s`` or ``3 h 20 min``."""
+def human_seconds(seconds: float | None) -> str:
+    """Return a duration such as ``12.3 s``, ``4 min 10 s`` or ``3 h 20 min``; ``unknown`` for
+    None."""
+    if seconds is None:
+        return "unknown"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -130,6 +138,9 @@ def human_seconds(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def lag_text(lag_bytes: int | None) -> str:
-    """Return a lag in bytes as ``human_bytes``; ``unknown`` for None."""
-    return "unknown" if lag_bytes is None else human_bytes(lag_bytes)
+def lag_words(lag_bytes: int | None, messages: int | None, seconds: float | None) -> str:
+    """Return a lag in all of its units; ``unknown`` where it is not known."""
+    if lag_bytes is None or seconds is None:
+        return "unknown"
+    count = "many messages" if messages is None else counted(messages, "message")
+    return f"{human_seconds(seconds)}, {count}, {human_bytes(lag_bytes)}"

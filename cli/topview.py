@@ -50,13 +50,17 @@ class Column:
     """One column of a view; the first one takes the room that the others leave."""
 
     title: str
-    shown: Callable[[Any], str] = texts.known
+    form: Callable[[Any], str] = texts.shown
     rank: int = 0
     """Columns of the highest rank leave first where there is no room."""
     width: int = 6
     """Cells at least, so that columns stay where they are while numbers grow."""
     is_rate: bool = False
     """Whether it jitters: rows that are sorted by it stay where they are while it does."""
+
+    def shown(self, value: Any) -> str:
+        """Return a row's value as text."""
+        return "unknown" if value is None else self.form(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +75,15 @@ class Table:
     """The columns, from the first on, that tell a row from all others."""
 
 
-def _rate(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+_milliseconds = "{:,.1f}".format
 
 
-def _milliseconds(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.1f}"
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
-def _ago(seconds: float | None) -> str:
-    return "unknown" if seconds is None else f"{texts.human_seconds(max(0.0, seconds))} ago"
-
-
-def _bytes_per_second(value: float | None) -> str:
-    return "unknown" if value is None else f"{texts.human_bytes(value)}/s"
+def _ago(seconds: float) -> str:
+    return f"{texts.human_seconds(max(0.0, seconds))} ago"
 
 
 def _total(values: Sequence[float | None]) -> float | None:
@@ -139,7 +138,7 @@ def batches(reading: Reading) -> Table | str:
         return f"unknown: {reading.unreadable.get('batches', 'there is no watermark')}"
     columns = (
         Column("batch"), Column("start", rank=3, width=9), Column("end", rank=1, width=9),
-        Column("size", texts.lag_text, 0, 10), Column("planned", _ago, 2, 10),
+        Column("size", texts.human_bytes, 0, 10), Column("planned", _ago, 2, 10),
         Column("state", width=9),
     )  # fmt: skip
     rows = []
@@ -176,7 +175,7 @@ def followers(reading: Reading) -> Table | str:
         return f"unknown: {reading.unreadable['followers']}"
     columns = (
         Column("follower"), Column("position", rank=3, width=9),
-        Column("lag", texts.lag_text, 0, 10), Column("rows", texts.grouped, 1, 9),
+        Column("lag", texts.human_bytes, 0, 10), Column("rows", texts.grouped, 1, 9),
         Column("lost bytes", texts.grouped, 2), Column("state"),
     )  # fmt: skip
     rows = [
@@ -354,24 +353,16 @@ class TopView:
 def _about(reading: Reading) -> list[Text]:
     """Return the lines about the whole output, the most important first."""
     lag, found = reading.lag, [*map(with_flags, faults(reading))]
-    text = "unknown"
-    if lag.bytes is not None and lag.seconds is not None:
-        many = "many messages"
-        count = many if lag.messages is None else texts.counted(lag.messages, "message")
-        text = f"{texts.human_seconds(lag.seconds)}, {count}, {texts.human_bytes(lag.bytes)}"
-        if lag.bytes and reading.dispatched_rate:
-            text += f", ETA {texts.human_seconds(lag.bytes / reading.dispatched_rate)}"
+    text = texts.lag_words(lag.bytes, lag.messages, lag.seconds)
+    if lag.bytes and lag.seconds is not None and reading.dispatched_rate:
+        text += f", ETA {texts.human_seconds(lag.bytes / reading.dispatched_rate)}"
     entries = _total([one.rate for one in reading.queues]) if reading.queues is not None else None
-    rates = ", ".join(
-        shown
-        for shown, value in (
-            (f"{_rate(entries)} messages/s", entries),
-            (_bytes_per_second(reading.dispatched_rate), reading.dispatched_rate),
-            (f"the log grows {_bytes_per_second(reading.appended_rate)}", reading.appended_rate),
-        )
-        if value is not None
+    rates = [] if entries is None else [f"{_rate(entries)} messages/s"]
+    for words, size in (("", reading.dispatched_rate), ("the log grows ", reading.appended_rate)):
+        rates += [] if size is None else [f"{words}{texts.human_bytes(size)}/s"]
+    written = (
+        f", written {_ago(reading.watermark_age)}" if reading.watermark_age is not None else ""
     )
-    written = f", written {_ago(reading.watermark_age)}" if reading.watermark is not None else ""
     log = "unknown"
     if reading.log_min is not None:
         log = f"[{reading.log_min}, {reading.log_end})"
@@ -379,14 +370,14 @@ def _about(reading: Reading) -> list[Text]:
     following = "unknown"
     if reading.followers is not None:
         following = "; ".join(
-            f"{one.name} lag {texts.lag_text(one.lag_bytes)}{', failing' if one.error else ''}"
+            f"{one.name} lag {texts.human_bytes(one.lag_bytes)}{', failing' if one.error else ''}"
             for one in reading.followers
         )
     told = f"{len(found)}: {found[0]}" if found else "none"
     writer = f"process {reading.writer_pid}" if reading.writer_pid else "none"
     watermark = none if reading.watermark is None else f"{reading.watermark}{written}"
     lines = {
-        "lag": text, "rates": rates or "unknown", "watermark": watermark, "faults": told,
+        "lag": text, "rates": ", ".join(rates) or "unknown", "watermark": watermark, "faults": told,
         "followers": following or "none", "log": log, "writer": writer,
     }  # fmt: skip
     return [

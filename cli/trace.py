@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -49,11 +49,9 @@ def trace(
         events = events_of(bodies, message_id)
     if not events:
         raise NotFoundError(f"no event of message {message_id} in topic {place} of {root}")
-    rows = [(_time(event), event["kind"], *map(event.get, _COLUMNS)) for event in events]
+    rows = [
+        (texts.time_text(event.get("time")), event["kind"], *map(event.get, _COLUMNS))
+        for event in events
+    ]
     columns = ("time", "event", *map(texts.label, _COLUMNS))
     return Result(events, [Table(f"message {message_id}", columns, rows)], are_lines=True)
-
-
-def _time(event: dict[str, Any]) -> str:
-    time = event.get("time")
-    return "unknown" if time is None else texts.time_text(time)

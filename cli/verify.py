@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from reput.cli import options, render, severalstores, texts
-from reput.cli.printer import Part, Record, Result, Table, printed
+from reput.cli.printer import Part, Record, Result, printed
 from reput.store.commandline import command_line
 from reput.store.config import NO_PROPERTY_FILE, StoreSettings
 from reput.store.errors import ReputError, UsageError
@@ -141,21 +141,18 @@ def _result_of_all(
     roots: Mapping[Path, Path], done: Mapping[Path, Verification | ReputError], mode: Mode
 ) -> Result:
     columns = ("store", "queues", "units", "index entries", "damage", "differences")
-    stores, rows, code = [], [], 0
+    found, code = [], 0
     for root, one in done.items():
-        fields: dict[str, Any] = {"store": str(root), "output": str(roots[root]), "error": None}
-        counts: list[int | None] = [None] * (len(columns) - 1)
+        row: severalstores.StoreRow
         if isinstance(one, ReputError):
-            fields["error"] = str(one)
+            row = (root, roots[root], str(one), {}, ("unknown",) * (len(columns) - 1))
         else:
-            fields |= _json_fields(one, mode)
-            counts = [one.queues, one.units, one.index_entries, len(one.damage),
-                      len(one.differences)]  # fmt: skip
+            counts = one.queues, one.units, one.index_entries
+            cells = map(texts.grouped, (*counts, len(one.damage), len(one.differences)))
+            row = (root, roots[root], None, _json_fields(one, mode), tuple(cells))
             code = max(code, mode.exit_code(one))
-        stores.append(fields)
-        rows.append((root.name, *map(texts.grouped, counts)))
-    table = Table("stores", columns, rows)
-    return Result({"stores": stores}, [table], code, has_settings=True)
+        found.append(row)
+    return severalstores.result(columns, found, exit_code=code)
 
 
 def _json_fields(found: Verification, mode: Mode) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_what_is_read_is_said(golden: Callable[[str], Path], tmp_path: Path, cal
     other.write_bytes((store / "broker.conf").read_bytes())
     (store / "broker.conf").unlink()
     shown = call("status", store, "--output", output, "--broker-conf", other).stdout
-    assert f"settings    {other}\n" in shown
+    assert f"settings     {other}\n" in shown
     assert f"commitlog   {', '.join(map(str, directories))}\n" in shown
     alone = json_object(call("status", store, "--consume-queue-file-size", 6000, "--json"))
     assert alone["broker_conf"] is None
