@@ -165,12 +165,10 @@ def rewind(
 
 
 def _rewind_fields(found: Rewound) -> dict[str, Any]:
-    fields = {name: getattr(found.rewind, name) for name in
-              ("watermark", "offset", "asked_offset", "messages", "queues", "units",
-               "ledger_lines")}  # fmt: skip
+    names = ("watermark", "offset", "asked_offset", "messages", "queues", "units", "ledger_lines")
     return {
         "applied": found.applied,
-        **fields,
+        **{name: getattr(found.rewind, name) for name in names},
         "batches": found.batches,
         "followers": found.followers,
         "kept": None if found.kept is None else str(found.kept),

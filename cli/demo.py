@@ -32,13 +32,11 @@ def demo(
         raise UsageError(f"{directory} is not empty; the demo wants a directory of its own")
     place = directory or Path(tempfile.mkdtemp(prefix="reput-demo-"))
     render.print_note(f"a live log at {rate:,} messages/s for {seconds} s, in {place}")
-    display = render.ProgressDisplay()
     plan = DemoPlan(topics, queues, rate, size, seconds)
     try:
-        with render.stopped_by_signals() as stop:
+        with render.ProgressDisplay() as display, render.stopped_by_signals() as stop:
             result = run_demo(plan, place, stop, display)
     finally:
-        display.close()
         if directory is None:
             shutil.rmtree(place, ignore_errors=True)
     by_topic: dict[str, list[int]] = {}

@@ -102,18 +102,15 @@ def _export(
 
     names = ROWS_SCHEMA.names if columns is None else columns.split(",")
     partitions = [] if partition_by is None else partition_by.split(",")
-    progress, display = ReadProgress(), render.ProgressDisplay("exporting")
+    progress = ReadProgress()
 
     def show(rows: int, done_bytes: int, total_bytes: int) -> None:
         progress.log_end = total_bytes
         progress.advance(done_bytes, DispatchCounts(messages=rows - progress.counts.messages))
         display(progress)
 
-    try:
-        with render.stopped_by_signals() as stop:
-            return export_rows(
-                settings, out, selection, names, partitions, stop, show, form,
-                fail_on_data_loss=fail_on_data_loss,
-            )  # fmt: skip
-    finally:
-        display.close()
+    with render.ProgressDisplay("exporting") as display, render.stopped_by_signals() as stop:
+        return export_rows(
+            settings, out, selection, names, partitions, stop, show, form,
+            fail_on_data_loss=fail_on_data_loss,
+        )  # fmt: skip

@@ -64,25 +64,19 @@ def produce(
     at = f"at {rate:,} messages/s" if rate else "without a limit of the rate"
     render.print_note(f"appending to {store} {how_long}, {at}")
     workload = Workload(topics, queues, size, seed)
-    display = render.ProgressDisplay("appending")
-    try:
-        with (
-            render.stopped_by_signals() as stop,
-            Appender(
-                store, file_size=file_size or DEFAULT_FILE_SIZE, property_crc=property_crc
-            ) as appender,
-        ):
-            first_offset = appender.end_offset
-            done, elapsed = _append(appender, workload, rate, seconds, count, stop, display)
-            end_offset = appender.end_offset
-    finally:
-        display.close()
+    file_size = file_size or DEFAULT_FILE_SIZE
+    with (
+        render.ProgressDisplay("appending") as display,
+        render.stopped_by_signals() as stop,
+        Appender(store, file_size=file_size, property_crc=property_crc) as appender,
+    ):
+        first_offset = appender.end_offset
+        done, elapsed = _append(appender, workload, rate, seconds, count, stop, display)
+        end_offset = appender.end_offset
     summary = {
-        "messages": done,
-        "bytes": end_offset - first_offset,
-        "end_offset": end_offset,
+        "messages": done, "bytes": end_offset - first_offset, "end_offset": end_offset,
         "seconds": round(elapsed, 3),
-    }
+    }  # fmt: skip
     size_text = texts.human_bytes(end_offset - first_offset)
     line = f"{texts.counted(done, 'message')}, {size_text} in {texts.human_seconds(elapsed)}"
     return Result(summary, [line])

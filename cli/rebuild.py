@@ -142,35 +142,35 @@ def _rebuild(config: DispatcherConfig, on_executors: bool, choice: Mapping[str, 
     config.open_store()[1].close()
     check_is_free(config.output)
     check_topics(choice["topics"] or (), config.store, config.output)
-    display = render.ProgressDisplay()
-    try:
-        with started(config.spark_conf) as jvm, render.stopped_by_signals() as stop:
-            # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
-            from reput.upkeep.rebuild import rebuild as build  # noqa: PLC0415
+    with (
+        render.ProgressDisplay() as display,
+        started(config.spark_conf) as jvm,
+        render.stopped_by_signals() as stop,
+    ):
+        # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
+        from reput.upkeep.rebuild import rebuild as build  # noqa: PLC0415
 
-            return build(config, stop, display, jvm, build=_builder(on_executors), **choice)
-    finally:
-        display.close()
+        return build(config, stop, display, jvm, build=_builder(on_executors), **choice)
 
 
 def _rebuild_all(
     configs: Sequence[DispatcherConfig], on_executors: bool, choice: Mapping[str, Any]
 ) -> Sequence[StoreRebuild]:
-    display = render.ProgressDisplay()
     spark_conf = configs[0].spark_conf
-    try:
-        with render.stopped_by_signals() as stop, started(spark_conf) as jvm:
-            from reput.sources.commitlog import CommitLogDataSource  # noqa: PLC0415
-            from reput.streaming.spark.session import session  # noqa: PLC0415
-            from reput.upkeep.rebuildstores import rebuild_stores  # noqa: PLC0415
+    with (
+        render.ProgressDisplay() as display,
+        render.stopped_by_signals() as stop,
+        started(spark_conf) as jvm,
+    ):
+        from reput.sources.commitlog import CommitLogDataSource  # noqa: PLC0415
+        from reput.streaming.spark.session import session  # noqa: PLC0415
+        from reput.upkeep.rebuildstores import rebuild_stores  # noqa: PLC0415
 
-            with session(spark_conf, jvm) as spark:
-                spark.dataSource.register(CommitLogDataSource)
-                build = partial(_builder(on_executors), spark=spark)
-                at_once = spark.sparkContext.defaultParallelism
-                return rebuild_stores(configs, at_once, stop, display, build=build, **choice)
-    finally:
-        display.close()
+        with session(spark_conf, jvm) as spark:
+            spark.dataSource.register(CommitLogDataSource)
+            build = partial(_builder(on_executors), spark=spark)
+            at_once = spark.sparkContext.defaultParallelism
+            return rebuild_stores(configs, at_once, stop, display, build=build, **choice)
 
 
 def _builder(on_executors: bool) -> Callable[..., Progress]:

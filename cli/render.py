@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 
 import typer
 
@@ -187,8 +187,8 @@ def when_ready(work: Callable[[], _Result]) -> _Result:
 
 
 class ProgressDisplay:
-    """Progress of a command: a bar on a terminal, otherwise a line every few seconds if something
-    has changed, and at least every minute."""
+    """Progress of a command, in a ``with`` block: a bar on a terminal, otherwise a line every few
+    seconds if something has changed, and at least every minute."""
 
     def __init__(self, doing: str = "dispatching") -> None:
         self._doing = doing
@@ -237,8 +237,10 @@ class ProgressDisplay:
                 line = _stamped("info", time.time(), f"{self._doing}: {text}")
                 _stderr.say("info", {"event": self._doing, **fields}, line)
 
-    def close(self) -> None:
-        """Remove the bar."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
         if _stderr.bar is not None:
             _stderr.bar.stop()
             _stderr.bar = None

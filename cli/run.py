@@ -213,13 +213,9 @@ def _start(config: DispatcherConfig) -> Result:
     start = look(config)
     plan = start.plan
     fields = {
-        "watermark": plan.watermark.end_offset,
-        "start": plan.start,
-        "log_end": start.log_end,
-        "cut_from": plan.truncate_to,
-        "lost": plan.lost,
-        "notes": plan.notes,
-    }
+        "watermark": plan.watermark.end_offset, "start": plan.start, "log_end": start.log_end,
+        "cut_from": plan.truncate_to, "lost": plan.lost, "notes": plan.notes,
+    }  # fmt: skip
     what = f"messages from physical offset {plan.start} up to {start.log_end} are"
     if plan.start == start.log_end:
         what = "nothing is"
@@ -339,19 +335,16 @@ def dispatch(
 ) -> Progress:
     """Run the dispatcher until it is stopped or has caught up, showing its progress; ``watcher``
     and ``metrics`` are entered before it starts, and the watcher is told of its watermarks."""
-    display = render.ProgressDisplay()
-    try:
-        with (
-            render.stopped_by_signals() as stop,
-            watcher or nullcontext(),
-            metrics or nullcontext(),
-            started(config.spark_conf) as jvm,
-        ):
-            # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
-            from reput.streaming.dispatcher import run_dispatcher  # noqa: PLC0415
+    with (
+        render.ProgressDisplay() as display,
+        render.stopped_by_signals() as stop,
+        watcher or nullcontext(),
+        metrics or nullcontext(),
+        started(config.spark_conf) as jvm,
+    ):
+        # pyspark, numba and Arrow take a second to import: the JVM starts meanwhile
+        from reput.streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 
-            gc.freeze()  # as at the command's start
-            on_watermark = watcher.watermark_moved if watcher is not None else lambda *_: None
-            return run_dispatcher(config, stop, display, jvm, on_watermark, measures)
-    finally:
-        display.close()
+        gc.freeze()  # as at the command's start
+        on_watermark = watcher.watermark_moved if watcher is not None else lambda *_: None
+        return run_dispatcher(config, stop, display, jvm, on_watermark, measures)

@@ -113,19 +113,16 @@ def dispatch_all(
     metrics: AbstractContextManager[None] | None = None,
 ) -> None:
     """Run all stores until they are stopped or have caught up, showing their progress."""
-    display = render.ProgressDisplay()
-    try:
-        with (
-            render.stopped_by_signals() as stop,
-            metrics or nullcontext(),
-            started(spark_conf) as jvm,
-        ):
-            from reput.streaming.spark.session import session  # noqa: PLC0415
+    with (
+        render.ProgressDisplay() as display,
+        render.stopped_by_signals() as stop,
+        metrics or nullcontext(),
+        started(spark_conf) as jvm,
+    ):
+        from reput.streaming.spark.session import session  # noqa: PLC0415
 
-            with session(spark_conf, jvm) as spark:
-                supervised.run(spark, stop, display)
-    finally:
-        display.close()
+        with session(spark_conf, jvm) as spark:
+            supervised.run(spark, stop, display)
 
 
 def results(supervised: Supervisor) -> Iterator[Result]:

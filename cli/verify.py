@@ -130,11 +130,8 @@ class Mode:
 def _verified(settings: StoreSettings, root: Path, mode: Mode) -> Verification:
     from reput.upkeep.verify.run import verify as verify_output  # noqa: PLC0415
 
-    display = render.ProgressDisplay("verifying")
-    try:
+    with render.ProgressDisplay("verifying") as display:
         return verify_output(settings, root, show=display, **asdict(mode))
-    finally:
-        display.close()
 
 
 def _result_of_all(

@@ -24,12 +24,11 @@ BUSY_BAR = """
 import time
 from reput.cli import render
 render.set_up(as_json=False)
-display = render.ProgressDisplay()
 done, end = 0, time.monotonic() + 3
-while time.monotonic() < end:
-    done += 1
-    display.update(done, 1 << 30, f"{done:,} messages, 12,345/s, 1.2 GiB/s, lag 0 B", {})
-display.close()
+with render.ProgressDisplay() as display:
+    while time.monotonic() < end:
+        done += 1
+        display.update(done, 1 << 30, f"{done:,} messages, 12,345/s, 1.2 GiB/s, lag 0 B", {})
 """
 
 

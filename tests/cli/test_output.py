@@ -87,6 +87,7 @@ def test_what_is_scanned_is_part_of_the_lag(capsys: pytest.CaptureFixture[str]) 
     """It counts even if the log's end was last seen before it, as at a start."""
     progress = Progress(start_offset=0, end_offset=0, log_end=0)
     progress.ahead_bytes = 3 << 20
+    render.set_up(as_json=False)
     display = render.ProgressDisplay()
     display._due = 0.0
     display(progress)

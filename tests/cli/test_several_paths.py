@@ -76,12 +76,12 @@ def test_what_is_read_is_said(golden: Callable[[str], Path], tmp_path: Path, cal
     (store / "broker.conf").unlink()
     shown = call("status", store, "--output", output, "--broker-conf", other).stdout
     assert f"settings     {other}\n" in shown
-    assert f"commitlog   {', '.join(map(str, directories))}\n" in shown
+    assert f"commitlog    {', '.join(map(str, directories))}\n" in shown
     alone = json_object(call("status", store, "--consume-queue-file-size", 6000, "--json"))
     assert alone["broker_conf"] is None
     assert alone["commit_log_directories"] == [str(directories[0])]
     shown = call("status", store, "--consume-queue-file-size", 6000).stdout
-    assert "settings    no broker.conf, RocketMQ's defaults\n" in shown
+    assert "settings     no broker.conf, RocketMQ's defaults\n" in shown
 
 
 @pytest.mark.parametrize(

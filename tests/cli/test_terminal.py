@@ -21,15 +21,14 @@ LOG_BESIDE_BAR = """
 import logging
 from reput.cli import render
 render.set_up(as_json=False)
-display = render.ProgressDisplay()
-display.update(1, 3, "1 of 3", {})
-render._stderr.bar.refresh()
-logger = logging.getLogger("reput")
-logger.info("batch", extra={"fields": {"start": 0}})
-logger.info("a line of the log")
-logger.error("batch failed", extra={"fields": {"cause": "disk full", "start": 0}})
-display.update(2, 3, "2 of 3", {})
-display.close()
+with render.ProgressDisplay() as display:
+    display.update(1, 3, "1 of 3", {})
+    render._stderr.bar.refresh()
+    logger = logging.getLogger("reput")
+    logger.info("batch", extra={"fields": {"start": 0}})
+    logger.info("a line of the log")
+    logger.error("batch failed", extra={"fields": {"cause": "disk full", "start": 0}})
+    display.update(2, 3, "2 of 3", {})
 """
 
 
