@@ -157,9 +157,12 @@ def _draw_curve(axis: Any, curve: Curve, points: Mapping[str, Mapping[float, Fig
         for quantity, figures in figures_at.items():
             # above the whisker, which would cross it
             axis.annotate(
-                f"{figures.median:.1f}", (quantity, figures.maximum), (0, 6), textcoords="offset points",
+                f"{figures.median:.1f}",
+                (quantity, figures.maximum),
+                (0, 6),
+                textcoords="offset points",
                 ha="center",
-            )  # fmt: skip
+            )
     axis.set_xscale("log")
     axis.set_yscale("log")
     ticks = sorted({quantity for figures_at in points.values() for quantity in figures_at})

@@ -17,7 +17,7 @@ from reput.cli import render
 from reput.store.log.record import Record
 from reput.workload.appender import Appender
 from tests.cli.test_terminal import lines_on
-from tests.support.cli import REPUT, ROOT, Call, json_lines, json_object, on_terminal
+from tests.support.cli import REPUT, ROOT, Call, json_lines, json_object, on_terminal, reput
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 BUSY_BAR = """
@@ -130,3 +130,19 @@ def test_a_pipe_gets_whole_lines_without_styles(golden: Callable[[str], Path]) -
     assert re.search(r"^Orders +4 +6,000$", text, re.M)
     assert re.search(r"^waiting .*, which only a broker delivers$", text, re.M)
     assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+def test_preparing_says_how_long_it_takes_and_nothing_of_its_own_store() -> None:
+    """``make install`` ends with it: a run's log of a store that nobody knows would look like a
+    failure, and silence for minutes like a hang."""
+    done = reput("prepare")
+    assert done.returncode == 0, done.stderr
+    (note,) = done.stderr.splitlines()
+    assert re.fullmatch(rf"{TIME} info    compiling .*; this takes half a minute", note)
+    assert done.stdout.startswith("prepared: ")
+    command = ["make", "--dry-run", "--always-make", "install"]
+    made = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    steps = [line for line in made.stdout.splitlines() if not line.startswith("touch ")]
+    at = next(number for number, line in enumerate(steps) if " pip install " in line)
+    assert re.match("echo .* takes a few minutes", steps[at - 1])
+    assert steps[-1].startswith('echo "installed: ')

@@ -85,7 +85,7 @@ def test_what_only_a_broker_delivers_is_counted(tmp_path: Path, call: Call) -> N
     waiting = json.loads(call("status", tmp_path, "--json").stdout)["waiting"]
     assert (waiting["delayed"], waiting["timed"], waiting["halves"]) == (9, 4, 7)
     shown = call("status", tmp_path).stdout
-    assert "waiting     9 delayed messages, up to 4 timed messages, 7 open half messages" in shown
+    assert "waiting      9 delayed messages, up to 4 timed messages, 7 open half messages" in shown
     group = "CID_RMQ_SYS_TRANS"
     offsets = {f"{HALF_TOPIC}@{group}": {"0": 6}, f"{OP_TOPIC}@{group}": {"0": 1}}
     write_config(tmp_path, "consumerOffset.json", {"offsetTable": offsets})
