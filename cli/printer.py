@@ -168,6 +168,7 @@ def _print_table(table: Table) -> None:
     if not table.rows:
         return
     _print_line(table.title, "italic")
+    # rich takes 30 ms to load, for which people have a line to read already
     from rich import box  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table as Layout  # noqa: PLC0415
