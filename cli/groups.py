@@ -159,7 +159,7 @@ def skip(
     apply: Apply = False,
     output: Output = None,
 ) -> Result:
-    """Show, or write, a group's offsets past every message, in all topics where it has committed.
+    """Show, or write, a group's offsets beyond every message, in all topics where it has committed.
 
     Stop the group's members first: a running member commits its own position again.
     """

@@ -50,7 +50,7 @@ def iterate(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages at [start, end) of a queue, in queue order.
 
-    An ``end`` of None, or past the queue's max offset, means the max offset. Messages that arrive
+    An ``end`` of None, or beyond the queue's max offset, means the max offset. Messages that arrive
     later are read by the next call, after a ``refresh``.
 
     ``schema`` has columns of ROWS_SCHEMA. queueOffset is the position in this queue, and tagsCode

@@ -1,4 +1,4 @@
-"""Moving the committed offsets of a consumer group: by time, to an offset, past everything, or to
+"""Moving the committed offsets of a consumer group: by time, to an offset, beyond everything, or to
 where another group is.
 
 Changes are computed from the committed offsets and the queues' bounds; ``change_offsets`` returns
@@ -149,7 +149,7 @@ def check_offset(store: MessageStore, topic: str, queue_id: int, offset: int) ->
 def skip(
     store: MessageStore, offsets: Offsets, group: str, topics: Sequence[str] | None
 ) -> list[OffsetChange]:
-    """Move a group past every message, in ``topics``, or in all topics in which it has
+    """Move a group beyond every message, in ``topics``, or in all topics in which it has
     committed."""
     chosen = topics or _topics(offsets, group)
     changes = [

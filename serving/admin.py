@@ -68,7 +68,7 @@ class Admin:
         }
 
     def reset_offset(self, connection: Connection, request: Frame) -> Frame:
-        """Move a group by time, or past everything for a negative time; or to one queue's offset.
+        """Move a group by time, or beyond everything for a negative time; or to one queue's offset.
 
         The answer has the new offsets.
         """

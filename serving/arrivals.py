@@ -99,7 +99,7 @@ class NotifiedArrivals:
         self._queues: set[QueueName] | None = set()
 
     def notify(self, queues: Collection[QueueName] | None) -> None:
-        """Wake the server: the watermark has moved past messages of these queues (None: of any).
+        """Wake the server: the watermark has moved beyond messages of these queues (None: of any).
         Any thread may call it, also after the loop has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._add, queues)

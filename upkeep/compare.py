@@ -211,7 +211,7 @@ def _seek(fd: int, position: int, what: int, end: int) -> int:
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
-        # no data is left, or the position is past the file's end: a hole
+        # no data is left, or the position is beyond the file's end: a hole
         return end if what == os.SEEK_DATA else position
 
 

@@ -70,7 +70,7 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         """Set up the writer; no file is opened yet.
 
         ``file_size`` is the bytes of a queue file, a multiple of the unit size (else UsageError,
-        once there is a queue). ``durable_end`` is the watermark; units of messages past it are
+        once there is a queue). ``durable_end`` is the watermark; units of messages beyond it are
         rewritten, and None trusts every unit. ``count_units`` returns how many units of a queue
         the record at (physical offset, size) has (``store.queue.cut``). ``is_gone`` tells
         whether the log has lost all bytes before an offset. ``topic_begins`` maps a topic to the

@@ -98,7 +98,7 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         """Set up the writer; no file is opened yet.
 
         ``file_size`` is the bytes of a queue file, a multiple of the unit size. ``durable_end`` is
-        the watermark; units of messages past it are rewritten, and None trusts every unit.
+        the watermark; units of messages beyond it are rewritten, and None trusts every unit.
         ``queue_offset_at`` reads the offset in a queue of the record at (physical offset, size).
         ``count_units`` returns how many units of a queue that record has (``store.queue.cut``).
         ``ext_file_size`` is the bytes of an ext file; with None no ext is built, otherwise runs

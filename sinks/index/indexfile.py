@@ -51,7 +51,7 @@ class IndexFileWriter:
     ) -> None:
         """Open the index, cut at ``durable_end``.
 
-        ``durable_end`` is the watermark. Entries of messages past it are cut, because a crash may
+        ``durable_end`` is the watermark. Entries of messages beyond it are cut, because a crash may
         have left anything there; None trusts the files as they are. Raises IndexFileError for files
         of another size, OutputError.
         """

@@ -149,7 +149,7 @@ class KafkaFollower(ABC):
             raise explained from error
 
     def truncate(self, end: int) -> None:
-        """Move the position back to ``end`` if it is past it; messages after it stay in Kafka,
+        """Move the position back to ``end`` if it is beyond it; messages after it stay in Kafka,
         which cannot remove them."""
         position = self._transactions.recover()
         if position is not None and position > end:

@@ -38,7 +38,7 @@ def put_keys(data, max_hash_slot_num, max_index_num, offsets, hashes, store_time
     """Add entries until the file is full: int64[n], int32[n] (0 or positive), int64[n] ms.
 
     The header is written with every entry, as in RocketMQ, so a reader never sees a slot that
-    points past the header's count. Returns the number of entries added.
+    points beyond the header's count. Returns the number of entries added.
     """
     begin_timestamp = i64(data, indexfile.BEGIN_TIMESTAMP_POSITION)
     used = i32(data, indexfile.HASH_SLOT_COUNT_POSITION)

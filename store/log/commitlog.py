@@ -310,7 +310,7 @@ class CommitLog:
         return self.segments[0].start if self.segments else 0
 
     def segment_at(self, offset: int) -> Segment | None:
-        """The file that covers ``offset``; None for a gap or past the last file."""
+        """The file that covers ``offset``; None for a gap or beyond the last file."""
         segments = self.segments
         index = bisect_right(segments, offset, key=attrgetter("start")) - 1
         if index >= 0 and offset < segments[index].start + self.file_size:

@@ -239,7 +239,7 @@ def walk(
         if hop.status is Status.BLANK:
             total.offset = segment.start + log.file_size
         else:
-            # may be past ``end``: a damaged range is never cut, so that it is listed once
+            # may be beyond ``end``: a damaged range is never cut, so that it is listed once
             total.offset = resync(log, window, hop.offset)
     return total
 

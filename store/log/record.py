@@ -80,7 +80,7 @@ END_FILE_MIN_BLANK_LENGTH = SIZE_MAGIC_LENGTH
 if (BORN_HOST_POSITION, FIXED_LENGTH, MIN_RECORD_LENGTH) != (48, 72, 91):
     raise ImportError("the record layout does not add up to RocketMQ's calMsgLength")
 
-# maxMessageSize is 4 MiB by default and is not checked on read; a length past this limit is
+# maxMessageSize is 4 MiB by default and is not checked on read; a length beyond this limit is
 # treated as damage, so that no corrupt header makes us allocate a file's worth of memory
 MAX_RECORD_LENGTH = 64 << 20
 

@@ -14,7 +14,7 @@ unit's position says nothing about queue offsets, which are searched. Files have
 from creation. Source: RocketMQ 5.3.3 ``BatchConsumeQueue``; formats.md §7.
 
 Writer: one dispatcher, which owns the output. No checksum. After a crash every unit up to the
-watermark is durable; the bytes past it may have holes and are rewritten from the log.
+watermark is durable; the bytes beyond it may have holes and are rewritten from the log.
 """
 
 from __future__ import annotations

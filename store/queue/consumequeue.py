@@ -10,7 +10,7 @@ pre-blank units (0, 2147483647, 0). Source: RocketMQ 5.3.3 ``ConsumeQueue``, ``M
 formats.md §5.
 
 Writer: one dispatcher, which owns the output. No checksum. After a crash every unit up to the
-watermark is durable; the bytes past it may have holes and are rewritten from the log.
+watermark is durable; the bytes beyond it may have holes and are rewritten from the log.
 """
 
 from __future__ import annotations

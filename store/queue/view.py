@@ -1,7 +1,7 @@
 """One queue as its readers see it: its bounds, units from an offset on, search by time.
 
 Both kinds of queue have the same interface. Offsets are queue offsets, ends are exclusive, times
-are ms. Units past the end that ``follow`` found are ignored. If files are removed meanwhile, it
+are ms. Units beyond the end that ``follow`` found are ignored. If files are removed meanwhile, it
 raises FileNotFoundError and must be reopened. Source: RocketMQ 5.3.3 ``ConsumeQueue``,
 ``BatchConsumeQueue``, ``MappedFileQueue``; formats.md §5 and §7.
 """

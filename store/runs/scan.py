@@ -195,7 +195,7 @@ def scan(
 ) -> Iterator[PackedChunk | BadRange | ScannedRange]:
     """Parse [start, end) of the log; both bounds are record or file starts.
 
-    Items come in the order of the log. The last one is the ScannedRange; its ``end`` is past the
+    Items come in the order of the log. The last one is the ScannedRange; its ``end`` is beyond the
     requested ``end`` if a record crosses it, which shows that ``end`` was no record start.
     ``reached`` is called often, with the offset up to which the log is scanned. A missing file
     raises CommitLogDataLossError, or gives a BadRange without ``fail_on_data_loss``.

@@ -69,12 +69,12 @@ def watermark_of_output(output: Path, store: Path, log: CommitLog) -> Watermark 
         return None
     log.refresh()
     last = watermark.last_record_offset
-    is_past = last >= log.min_offset and log.segment_at(last) is None
-    if is_past or not is_same_log(log, watermark):
+    is_beyond = last >= log.min_offset and log.segment_at(last) is None
+    if is_beyond or not is_same_log(log, watermark):
         raise UsageError(
             f"{output} is not an output of the log of {store}, or the log was cut: the last "
             f"message before its watermark {watermark.end_offset}, at physical offset {last}, is "
-            f"{'past the end of' if is_past else 'another one in'} the log; give the `output=` of "
-            "this log, or run the dispatcher, which cuts the queues where the log was cut"
+            f"{'beyond the end of' if is_beyond else 'another one in'} the log; give the `output=` "
+            "of this log, or run the dispatcher, which cuts the queues where the log was cut"
         )
     return watermark

@@ -48,8 +48,8 @@ class StoreCheckpoint:
 
     @classmethod
     def read(cls, root: Path) -> StoreCheckpoint | None:
-        """The checkpoint of a store; fields past a short file's end are 0. None without one. Raises
-        OSError."""
+        """The checkpoint of a store; fields beyond a short file's end are 0. None without one.
+        Raises OSError."""
         try:
             data = (root / STORE_CHECKPOINT_FILE).read_bytes()
         except (FileNotFoundError, NotADirectoryError):

@@ -49,7 +49,7 @@ def read_gone(
 
 
 def read_bytes(path: Path | None, start: int, size: int) -> NDArray[np.uint8]:
-    """Return uint8[size]; zeros past the file's end, and where there is no file."""
+    """Return uint8[size]; zeros beyond the file's end, and where there is no file."""
     data = np.zeros(size, np.uint8)
     if path is None:
         return data
