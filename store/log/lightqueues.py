@@ -18,8 +18,8 @@ def light_queues(
     """(topic, queue id, queue offset) of each light queue that a message goes into.
 
     None if its lists cannot be used: RocketMQ skips lists of unequal length, and never gets beyond
-    a message whose offset is not a number. With ``enable_lmq``, names that begin with %LMQ% have one
-    queue. Messages of ``batch_topics`` go into no light queue.
+    a message whose offset is not a number. With ``enable_lmq``, names that begin with %LMQ% have
+    one queue. Messages of ``batch_topics`` go into no light queue.
     """
     if not message.dispatched_to_queue or message.topic in batch_topics:
         return []
