@@ -4,9 +4,12 @@ until then no file has changed. ``reput verify --repair --dry-run`` does so of a
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,18 @@ from typing import Any
 import pytest
 
 from reput.checkpoints.ownership import Ownership
+from reput.checkpoints.swap import has_begun_swap
 from reput.cli.texts import human_bytes
+from reput.store.errors import StoreError
+from reput.streaming.config import DispatcherConfig
+from reput.upkeep.rebuild import rebuild
 from tests.cli.test_errors import assert_one_line
+from tests.streaming.test_begin_again import sparkless
 from tests.support.cli import Call, json_object
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import tree
 from tests.support.grown_log import GrownLog
+from tests.support.operations import once_before
 from tests.support.processes import holder
 
 
@@ -92,6 +101,26 @@ def test_what_a_start_refuses(site: Site, call: Call, golden: Callable[[str], Pa
     assert_one_line(wrong, 2, "--consume-queue-file-size is 'x'; it must be")
     several = ("run", "--stores", f"{golden('plain').parent}/*", "--outputs", site.output.root)
     assert_one_line(call(*several, "--dry-run"), 2, "--dry-run is for one store")
+
+
+def test_a_rebuild_that_was_killed_is_finished_first(site: Site, call: Call) -> None:
+    """A dry run would have to guess at it; the start does what the line says."""
+    site.output.start()
+    store, output = site.output.store, site.output.root
+
+    def fail() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with once_before(lambda *_: has_begun_swap(output), fail), pytest.raises(StoreError):
+        rebuild(DispatcherConfig(store, output), threading.Event(), build=sparkless)
+    before = tree(output)
+    done = call("run", store, "--output", output, "--dry-run")
+    assert_one_line(done, 1, "the next start finishes it", "start without a dry run")
+    assert tree(output) == before
+    site.output.start()
+    fields = site.foretold()
+    assert fields["start"] == fields["log_end"]
+    assert site.output.verify().differences == ()
 
 
 def test_a_repair(site: Site, call: Call) -> None:
