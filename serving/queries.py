@@ -1,5 +1,8 @@
 """Questions about single messages and units: by key, by id, by queue offset.
 
+mqadmin and consoles ask them. They are answered in the thread that answers consumers, so each has a
+bound of units and bytes.
+
 Source: RocketMQ 5.3.3 ``QueryMessageProcessor``, ``AdminBrokerProcessor.queryConsumeQueue``.
 """
 

@@ -1,5 +1,8 @@
 """Bounds and times of a store's queues, and the requests that ask for them.
 
+Clients ask for them before the first pull, and tools for every queue of a topic at once, so an
+answer comes from a queue's ends where it can.
+
 Source: RocketMQ 5.3.3 ``AdminBrokerProcessor``.
 """
 

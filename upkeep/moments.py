@@ -1,4 +1,8 @@
-"""Compares two moments of one output: which queues grew between them, and by which messages."""
+"""Compares two moments of one output: which queues grew between them, and by which messages.
+
+Whoever asks what a batch or an incident brought has two places in the log, and no copy of the
+queues as they were: everything follows from the queues as they are now.
+"""
 
 from __future__ import annotations
 
