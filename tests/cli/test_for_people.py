@@ -140,7 +140,7 @@ def test_preparing_says_how_long_it_takes_and_nothing_of_its_own_store() -> None
     (note,) = done.stderr.splitlines()
     assert re.fullmatch(rf"{TIME} info    compiling .*; this takes half a minute", note)
     assert done.stdout.startswith("prepared: ")
-    command = ["make", "--dry-run", "--always-make", "install"]
+    command = ["make", "--no-print-directory", "--dry-run", "--always-make", "install"]
     made = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     steps = [line for line in made.stdout.splitlines() if not line.startswith("touch ")]
     at = next(number for number, line in enumerate(steps) if " pip install " in line)
