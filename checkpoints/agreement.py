@@ -44,12 +44,12 @@ from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles
 from reput.store.queue.consumequeue import PRE_BLANK_SIZE, QueueFiles, QueueKey
 from reput.store.queue.consumequeueext import ConsumeQueueExtFiles, is_ext_addr
 from reput.store.queue.cut import ends_by, whole_end
+from reput.store.queue.kinds import open_all_queues
 from reput.store.queue.placement import (
     count_units,
     is_inside_a_record,
     queue_offsets_of_any_setting,
 )
-from reput.store.queue.view import open_all_queues
 from reput.store.state.output import fingerprint, is_same_log
 from reput.store.state.watermark import Watermark
 

@@ -11,7 +11,6 @@ retention removes what belongs to them (decision 0019). The search reads one uni
 from __future__ import annotations
 
 import os
-import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,38 +21,20 @@ from reput.checkpoints.agreement import Built
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError
-from reput.store.files import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_EXT_DIRECTORY,
-    INDEX_DIRECTORY,
-    STATE_DIRECTORY,
-)
-from reput.store.index.indexfile import IndexLayout, read_entry
+from reput.store.files import INDEX_DIRECTORY, STATE_DIRECTORY
+from reput.store.index.indexfile import read_entry
 from reput.store.log.commitlog import CommitLog, offset_to_file_name
 from reput.store.log.record import Record
 from reput.store.names import escaped
-from reput.store.queue.batchconsumequeue import BATCH_UNIT_DTYPE, BatchConsumeQueueFiles
-from reput.store.queue.consumequeue import (
-    CQ_STORE_UNIT_SIZE,
-    ConsumeQueueFiles,
-    QueueFiles,
-    QueueKey,
-    list_queues,
-    topic_directory,
-)
-from reput.store.queue.consumequeueext import ConsumeQueueExtFiles, is_ext_addr
+from reput.store.queue.consumequeue import UNIT_BEGIN, QueueKey, list_queues, topic_directory
+from reput.store.queue.consumequeueext import is_ext_addr
+from reput.store.queue.kinds import QueueKind, open_all_queues, open_ext
 from reput.store.queue.queuetype import read_topic_table
-from reput.store.queue.view import open_all_queues
 from reput.store.runs.dispatch import IndexWriter
 from reput.store.runs.scan import PackedChunk, runs_of, scan
 from reput.store.state.ends import Ends, EntryEnd, EntryName, drop_ends, read_ends, write_ends
 from reput.store.state.ledger import QUEUE_OFFSET_GAP, read_entries
 from reput.store.state.watermark import Watermark
-
-_UNIT = struct.Struct(">qiq")
-"""The fields with which units of both kinds begin: physical offset, size, tagsCode."""
-_QUEUE_KINDS = (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +117,9 @@ def observe_ends(built: Built, end_offset: int) -> dict[EntryName, EntryEnd]:
     ends = {}
     for kind, key, files in open_all_queues(built.output, built.settings):
         end = files.find_end(end_offset)
-        last = files.last_unit(end)
-        if last is not None:
-            ends[EntryName(kind, key.topic, key.queue_id)] = EntryEnd(end, sum(last))
+        physical_end = files.max_physic_offset(end)
+        if physical_end >= 0:
+            ends[EntryName(kind, key.topic, key.queue_id)] = EntryEnd(end, physical_end)
     return ends
 
 
@@ -146,7 +127,7 @@ def _has_queues(output: Path) -> bool:
     """Whether a queue of either kind has a file."""
     return any(
         any((output / kind / key.relative_path).iterdir())
-        for kind in _QUEUE_KINDS
+        for kind in QueueKind
         for key in list_queues(output / kind)
     )
 
@@ -158,12 +139,8 @@ class _Look:
         self._log = log
         self._end_offset = end_offset
         self._output = built.output
-        self._settings = settings = built.settings
-        self._layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
-        self._sizes = {
-            CONSUME_QUEUE_DIRECTORY: settings.mapped_file_size_consume_queue,
-            BATCH_CONSUME_QUEUE_DIRECTORY: settings.mapper_file_size_batch_consume_queue,
-        }
+        self._settings = built.settings
+        self._layout = built.settings.index_layout
         self._lacks_ext = False
 
     def is_lost(self, name: EntryName, end: EntryEnd) -> bool:
@@ -172,16 +149,14 @@ class _Look:
             return False  # retention removes what the log no longer has
         if name.kind == INDEX_DIRECTORY:
             return self._settings.builds_index and self._is_index_lost(name, end)
-        if name.kind not in self._sizes:
+        if name.kind not in [*QueueKind]:
             return False
         unit = self._unit_before(name, end.end)
         if unit is None or unit[0] + unit[1] != end.physical_offset:
             return True
         has_ext = self._settings.enable_consume_queue_ext and is_ext_addr(unit[2])
-        if has_ext and name.kind == CONSUME_QUEUE_DIRECTORY:
-            directory = self._output / CONSUME_QUEUE_EXT_DIRECTORY / _path_of(name)
-            size = self._settings.mapped_file_size_consume_queue_ext
-            lacks_ext = ConsumeQueueExtFiles(directory, size).read(unit[2]) is None
+        if has_ext and name.kind == QueueKind.CONSUME:
+            lacks_ext = open_ext(self._output, _key_of(name), self._settings).read(unit[2]) is None
             self._lacks_ext |= lacks_ext
             return lacks_ext
         return False
@@ -201,9 +176,8 @@ class _Look:
     def _unit_before(self, name: EntryName, end: int) -> tuple[int, int, int] | None:
         """The unit that ends at byte ``end`` of a queue; None where it has none. No Path and no
         list of files, because there may be 100,000 queues."""
-        is_batch = name.kind == BATCH_CONSUME_QUEUE_DIRECTORY
-        size = self._sizes[name.kind]
-        position = end - (BATCH_UNIT_DTYPE.itemsize if is_batch else CQ_STORE_UNIT_SIZE)
+        size = self._settings.file_size(name.kind)
+        position = end - QueueKind(name.kind).files.UNIT_DTYPE.itemsize
         start = position - position % size
         path = (
             f"{self._output}/{name.kind}/{name.name}/{name.queue_id}/{offset_to_file_name(start)}"
@@ -213,21 +187,15 @@ class _Look:
         except OSError:
             return None
         try:
-            data = os.pread(fd, _UNIT.size, position - start)
+            data = os.pread(fd, UNIT_BEGIN.size, position - start)
         finally:
             os.close(fd)
-        unit: tuple[int, int, int] = _UNIT.unpack(data.ljust(_UNIT.size, b"\0"))
+        unit: tuple[int, int, int] = UNIT_BEGIN.unpack(data.ljust(UNIT_BEGIN.size, b"\0"))
         return unit
 
-    def _files(self, name: EntryName) -> QueueFiles:
-        directory, size = self._output / name.kind / _path_of(name), self._sizes[name.kind]
-        if name.kind == BATCH_CONSUME_QUEUE_DIRECTORY:
-            return BatchConsumeQueueFiles(directory, size)
-        return ConsumeQueueFiles(directory, size)
-
-    def _last_unit(self, name: EntryName) -> tuple[int, int]:
+    def _last_unit(self, name: EntryName, kind: QueueKind) -> tuple[int, int]:
         """(physical offset, size) of the last unit before the watermark; (-1, 0) without one."""
-        files = self._files(name)
+        files = kind.open(self._output, _key_of(name), self._settings)
         return files.last_unit(files.find_end(self._end_offset)) or (-1, 0)
 
     def remaining_end(self, name: EntryName) -> int:
@@ -236,7 +204,7 @@ class _Look:
             return -1
         if name.kind == INDEX_DIRECTORY:
             return self._log.min_offset
-        return max(sum(self._last_unit(name)), self._log.min_offset)
+        return max(sum(self._last_unit(name, QueueKind(name.kind))), self._log.min_offset)
 
     def without_units(self, start: int, listed: set[EntryName]) -> Sequence[EntryName]:
         """The queues that lack the unit of a message between ``start``, where a record starts, and
@@ -245,7 +213,7 @@ class _Look:
         for name, offsets in self._scan(start):
             newest[name] = max(newest.get(name, -1), offsets[-1])
         lasts = {
-            name: max(self._last_unit(name._replace(kind=kind))[0] for kind in _QUEUE_KINDS)
+            name: max(self._last_unit(name, kind)[0] for kind in QueueKind)
             for name in newest
             if name not in listed
         }
@@ -277,7 +245,7 @@ class _Look:
             for run in runs_of(item) if isinstance(item, PackedChunk) else ():
                 topic = topic_directory(run.topic)
                 if topic is not None and run.queue_id >= 0:
-                    name = EntryName(CONSUME_QUEUE_DIRECTORY, topic, run.queue_id)
+                    name = EntryName(QueueKind.CONSUME, topic, run.queue_id)
                     yield name, run.units["offset"].tolist()
 
 
@@ -338,5 +306,5 @@ class EndsFile:
         self._written_at, self._log_file = end, log_file
 
 
-def _path_of(name: EntryName) -> Path:
-    return QueueKey(name.name, name.queue_id).relative_path
+def _key_of(name: EntryName) -> QueueKey:
+    return QueueKey(name.name, name.queue_id)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from reput.checkpoints.agreement import Built
 from reput.checkpoints.history import History, read_history
@@ -22,15 +23,10 @@ from reput.store.log.commitlog import CommitLog, is_mapped_file_name
 from reput.store.log.places import first_at_or_after, last_record_before, pass_over
 from reput.store.log.record import Record
 from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles
-from reput.store.queue.consumequeue import (
-    PRE_BLANK_SIZE,
-    UNITS_PER_READ,
-    QueueFiles,
-    QueueKey,
-)
+from reput.store.queue.consumequeue import QueueFiles, QueueKey
 from reput.store.queue.cut import whole_end
+from reput.store.queue.kinds import open_all_queues
 from reput.store.queue.placement import count_units, queue_offsets
-from reput.store.queue.view import open_all_queues
 from reput.store.state.ledger import QUEUE_OFFSET_GAP, LedgerEntry, read_entries
 from reput.store.state.output import fingerprint
 from reput.store.state.watermark import Watermark
@@ -226,15 +222,15 @@ def _cut_queues(log: CommitLog, built: Built, offset: int, end: int) -> _Cut:
         units_of = partial(count_units, log, key)
         kept, last = (whole_end(files, position, units_of) for position in (offset, end))
         is_emptied = last > kept == files.starts[0]
-        first = _first_unit(files) if is_emptied else None
+        first = files.first_real_unit(last) if is_emptied else None
         # blank units before the first message of a queue are not counted
-        begin = kept // files.unit_size if first is None else first.index
+        begin = kept // files.unit_size if first is None else first[0]
         units = last // files.unit_size - begin
         cut.queues += bool(units)
         cut.units += units
         cut.last_kept = max(cut.last_kept, (files.last_unit(kept) or (-1, 0))[0])
-        if first and files.starts[0] and not _stands_by_itself(log, key, files, first):
-            possible = max(possible, first.offset + first.size)
+        if first and files.starts[0] and not _stands_by_itself(log, key, files, *first):
+            possible = max(possible, int(first[1]["offset"]) + int(first[1]["size"]))
             lost = f"topic {key.topic} queue {key.queue_id}"
     if lost:
         raise StoreError(
@@ -244,28 +240,11 @@ def _cut_queues(log: CommitLog, built: Built, offset: int, end: int) -> _Cut:
     return cut
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """A unit's place in its queue, and its message's in the log."""
-
-    index: int
-    offset: int
-    size: int
-
-
-def _first_unit(files: QueueFiles) -> _Unit | None:
-    index = files.starts[0] // files.unit_size
-    while len(units := files.read(index, UNITS_PER_READ)):
-        for unit in units:
-            if unit["size"] != PRE_BLANK_SIZE:
-                return _Unit(index, int(unit["offset"]), int(unit["size"]))
-            index += 1
-    return None
-
-
-def _stands_by_itself(log: CommitLog, key: QueueKey, files: QueueFiles, unit: _Unit) -> bool:
+def _stands_by_itself(
+    log: CommitLog, key: QueueKey, files: QueueFiles, index: int, unit: Any
+) -> bool:
     """Return whether the message's own queue offset is the unit's place in the queue."""
-    message = log.record_at(unit.offset, unit.size)
+    message = log.record_at(int(unit["offset"]), int(unit["size"]))
     if isinstance(files, BatchConsumeQueueFiles) or not isinstance(message, Record):
         return False
-    return unit.index in queue_offsets(message, key, enable_lmq=True)
+    return index in queue_offsets(message, key, enable_lmq=True)

@@ -34,7 +34,7 @@ from reput.readers.messages import (
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.files import INDEX_DIRECTORY, STATE_DIRECTORY
-from reput.store.index.indexfile import TOPIC_KEY_SEPARATOR, IndexFiles, IndexLayout
+from reput.store.index.indexfile import TOPIC_KEY_SEPARATOR, IndexFiles
 from reput.store.log import record
 from reput.store.log.commitlog import NO_TIME, CommitLog
 from reput.store.log.cursor import BadRange, LogTail
@@ -48,9 +48,10 @@ from reput.store.queue.consumequeue import (
     list_queue_ids,
     topic_directory,
 )
+from reput.store.queue.kinds import QueueKind, kind_of
 from reput.store.queue.queuetype import BATCH_CQ, read_queue_types
 from reput.store.queue.topics import check_topics, topics_with_queues
-from reput.store.queue.view import CqUnit, QueueView, UnitColumns, open_view, queue_root
+from reput.store.queue.view import CqUnit, QueueView, UnitColumns, open_view
 from reput.store.state.built import settings_of
 from reput.store.state.coverage import Coverage, read_coverage
 from reput.store.state.output import watermark_of_output
@@ -112,8 +113,7 @@ class MessageStore:
             log.check_mounted("the log may have begun earlier")
         warn_of_unmounted(log)
         self._tail = LogTail(log)
-        layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
-        self._index = IndexFiles(self._output / INDEX_DIRECTORY, layout)
+        self._index = IndexFiles(self._output / INDEX_DIRECTORY, settings.index_layout)
         self._queues: dict[tuple[str, int], tuple[QueueView, LogView]] = {}
         """The open queues by topic and id, each with the part of the log that it has seen."""
         self._watermark = watermark_of_output(self._output, settings.root, log)
@@ -165,7 +165,7 @@ class MessageStore:
         """A topic's queues, sorted."""
         if (name := topic_directory(topic.encode())) is None:
             return []
-        return list_queue_ids(queue_root(self._output, self._is_batch(name)) / name)
+        return list_queue_ids(self._output / self._kind(name) / name)
 
     def check_topic(self, topic: str) -> None:
         """Raise UsageError if neither the store nor the output knows a topic."""
@@ -477,17 +477,16 @@ class MessageStore:
             return None
         queue = entry[0] if entry else open_view(
             self._output, QueueKey(name, queue_id), self._settings, self._view.log,
-            is_batch=self._is_batch(name),
+            self._kind(name),
         )  # fmt: skip
         queue.follow(self._view.end)
         self._queues[topic, queue_id] = queue, self._view
         return queue
 
-    def _is_batch(self, topic: str) -> bool:
-        """Whether a topic has batch queues, as found on disk or else as the broker declares."""
-        if (queue_root(self._output, is_batch=True) / topic).is_dir():
-            return True
-        return self._queue_types.get(topic.encode()) == BATCH_CQ
+    def _kind(self, topic: str) -> QueueKind:
+        """The kind of a topic's queues, as found on disk or else as the broker declares."""
+        is_declared = self._queue_types.get(topic.encode()) == BATCH_CQ
+        return QueueKind.BATCH if is_declared else kind_of(self._output, topic)
 
 
 def _lifetime(watermark: Watermark | None) -> tuple[str, int] | None:

@@ -60,7 +60,6 @@ from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogDataLossError, UsageError
 from reput.store.log.commitlog import CommitLog
 from reput.store.queue.consumequeue import QueueKey
-from reput.store.queue.view import BatchConsumeQueueView
 from reput.store.state.built import settings_of
 from reput.store.state.output import watermark_of_output
 
@@ -177,8 +176,7 @@ class _QueueReader:
             first = queues[key].unit_from(max(starts[key], self._selection.first_offset))
             last = queues[key].unit_from(min(end, self._selection.end_offset))
             if first < last:
-                is_batch = isinstance(queues[key], BatchConsumeQueueView)
-                ranges.append(UnitRange(key, is_batch, first, last))
+                ranges.append(UnitRange(key, queues[key].kind, first, last))
         return divide(ranges, self.options["minPartitions"], self.options["maxRecordsPerPartition"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

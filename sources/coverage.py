@@ -18,7 +18,6 @@ from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail
 from reput.store.log.places import AsOf
 from reput.store.log.record import Record
-from reput.store.queue.view import QueueView
 from reput.store.state.brokerlock import broker_pid
 from reput.store.state.coverage import read_coverage
 from reput.store.state.watermark import read_watermark
@@ -43,11 +42,11 @@ def check_coverage(
     log_end = LogTail(log).settled(end or _known_end(queues, log))
     if end is None and broker_pid(output) is None:
         for key, queue in queues.items():
-            if _last_end(queue) > log_end:
+            if (queue_end := queue.max_physic_offset) > log_end:
                 loss.report(
                     "QUEUE_ABOVE_LOG",
                     f"topic {key.topic} queue {key.queue_id} of {output} holds units up to "
-                    f"physical offset {_last_end(queue)}, but the log ends at {log_end}: the "
+                    f"physical offset {queue_end}, but the log ends at {log_end}: the "
                     "queues were copied later than the log, or the log lost its end; a broker "
                     "cuts them when it starts, and so does "
                     f"{command_line('run', settings.root, output, '--adopt', '--once')}",
@@ -67,9 +66,3 @@ def _known_end(queues: Queues, log: CommitLog) -> int:
     last = max((unit for unit in units if unit is not None), default=None)
     is_record = last is not None and isinstance(log.record_at(*last), Record)
     return sum(last) if last is not None and is_record else 0
-
-
-def _last_end(queue: QueueView) -> int:
-    """The end of the message of a queue's last unit."""
-    last = queue.files.last_unit(queue.end_unit * queue.unit_size)
-    return last[0] + last[1] if last else 0

@@ -25,7 +25,7 @@ from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail, Window, walk
 from reput.store.log.places import before_loss, first_at_or_after
 from reput.store.log.record import Record
-from reput.store.queue.consumequeue import open_queues
+from reput.store.queue.kinds import QueueKind
 from reput.store.state.built import settings_of
 from reput.store.state.evidence import holds, is_beyond_check, same_part
 from reput.store.state.logoffset import LogOffset
@@ -108,13 +108,12 @@ def _record_start(key: str, offset: int, log: CommitLog, end: int) -> int:
 def _smallest_max_physic_offset(settings: StoreSettings, log: CommitLog) -> int:
     """Return the smallest maxPhysicOffset of the store's queues: before it every queue is
     complete."""
-    ends = []
     settings = settings_of(settings.root, settings)
-    for _, files in open_queues(settings.root, settings.mapped_file_size_consume_queue):
-        last = files.last_unit(files.find_end(None))
-        if last is not None:
-            ends.append(last[0] + last[1])
-    return max(min(ends, default=log.min_offset), log.min_offset)
+    ends = [
+        files.max_physic_offset(files.find_end(None))
+        for _, files in QueueKind.CONSUME.each(settings.root, settings)
+    ]
+    return max(min((end for end in ends if end >= 0), default=0), log.min_offset)
 
 
 class LogCheck:

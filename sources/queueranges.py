@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pyspark.sql.datasource import InputPartition
 
 from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.kinds import QueueKind
 
 LEAST_UNITS = 1 << 15
 """A smaller partition is not worth a task, unless an option asks for it: a full Arrow batch."""
@@ -28,7 +29,7 @@ class UnitRange:
     """Units [first, last) of a queue, counted from its byte 0."""
 
     key: QueueKey
-    is_batch: bool
+    kind: QueueKind
     first: int
     last: int
 
@@ -78,7 +79,7 @@ def _slices(ranges: Sequence[UnitRange], count: int) -> Iterator[tuple[UnitRange
 
     for at in range(count):
         slices = (
-            UnitRange(units.key, units.is_batch, cut(at, number, units), cut(at + 1, number, units))
+            UnitRange(units.key, units.kind, cut(at, number, units), cut(at + 1, number, units))
             for number, units in enumerate(ranges)
         )
         yield tuple(each for each in slices if each)

@@ -101,7 +101,7 @@ class QueueRows:
 
     def _wanted(self, units: UnitRange, selection: QueueSelection, loss: LossCheck) -> UnitColumns:
         """Return the units of a queue for which the log must be read."""
-        queue = self._queues.open(units.key, units.is_batch)
+        queue = self._queues.open(units.key, units.kind)
         kept = queue.first_unit if queue.files.starts else units.last
         if kept > units.first:
             loss.report("START_BELOW_MIN", f"{queue.files.directory} begins at unit {kept}")

@@ -17,7 +17,8 @@ from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail
 from reput.store.log.places import AsOf
 from reput.store.queue.consumequeue import QueueKey
-from reput.store.queue.view import QueueView, list_all_queues, open_view, queue_root
+from reput.store.queue.kinds import QueueKind, list_all_queues
+from reput.store.queue.view import QueueView, open_view
 from reput.store.state.watermark import Watermark, read_watermark
 
 POLL_SHARE = 0.1
@@ -77,8 +78,8 @@ class BuiltQueues:
             end = LogTail(self._log).settled() if durable_end is None else durable_end
             durable_end = self._as_of.end(self._log, end)
         opened = {}
-        for key, is_batch in self._listed().items():
-            queue = self._opened.get(key) or self.open(key, is_batch)
+        for key, kind in self._listed().items():
+            queue = self._opened.get(key) or self.open(key, kind)
             queue.follow(durable_end)
             opened[key] = queue
         self._opened, self._seen = opened, watermark
@@ -91,23 +92,21 @@ class BuiltQueues:
         self._not_before = now + (now - begun) / POLL_SHARE
         return self.found
 
-    def open(self, key: QueueKey, is_batch: bool) -> QueueView:
+    def open(self, key: QueueKey, kind: QueueKind) -> QueueView:
         """Open one queue without looking for its end. Raises QueueFileError."""
-        return open_view(
-            self._output, key, self._settings, self._log, is_batch=is_batch, whole=True
-        )
+        return open_view(self._output, key, self._settings, self._log, kind, whole=True)
 
-    def _listed(self) -> dict[QueueKey, bool]:
-        """Return the selected queues, sorted, with whether each is a batch queue."""
-        found: dict[QueueKey, bool] = {}
-        for key, is_batch in list_all_queues(self._output):
+    def _listed(self) -> dict[QueueKey, QueueKind]:
+        """Return the selected queues, sorted, with their kinds."""
+        found: dict[QueueKey, QueueKind] = {}
+        for key, kind in list_all_queues(self._output):
             if not self._selection.takes(key):
                 continue
             if key in found:
-                roots = [str(queue_root(self._output, kind)) for kind in (False, True)]
+                roots = [str(self._output / each) for each in QueueKind]
                 raise UsageError(
                     f"topic {key.topic} has queues of both kinds, in {' and '.join(roots)}; keep "
                     "the one that config/topics.json declares"
                 )
-            found[key] = is_batch
+            found[key] = kind
         return found

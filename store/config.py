@@ -32,6 +32,7 @@ from reput.store.index.indexfile import (
     DEFAULT_MAX_HASH_SLOT_NUM,
     DEFAULT_MAX_INDEX_NUM,
     DEFAULT_MAX_MSGS_NUM_BATCH,
+    IndexLayout,
 )
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.java import ascii_digits, parse_integer
@@ -41,6 +42,12 @@ from reput.store.unsupported import SWITCHES as KIND_SWITCHES
 from reput.store.unsupported import TEXTS as KIND_TEXTS
 from reput.store.unsupported import check_log_files, check_supported
 
+FILE_SIZE_FIELDS = {
+    CONSUME_QUEUE_DIRECTORY: "mapped_file_size_consume_queue",
+    CONSUME_QUEUE_EXT_DIRECTORY: "mapped_file_size_consume_queue_ext",
+    BATCH_CONSUME_QUEUE_DIRECTORY: "mapper_file_size_batch_consume_queue",
+}
+"""Directory -> field of StoreSettings with the size of its files."""
 NO_PROPERTY_FILE = f"no {BROKER_CONF_FILE}, RocketMQ's defaults"
 MULTI_PATH_SPLITTER = ","
 _MAX_INT = (1 << 31) - 1
@@ -229,6 +236,18 @@ class StoreSettings:
     def builds_index(self) -> bool:
         """Whether index files are built."""
         return self.message_index_enable and self.index_file_write_enable
+
+    @property
+    def index_layout(self) -> IndexLayout:
+        """The layout of index files. Raises UsageError for sizes that no file can have."""
+        return IndexLayout(self.max_hash_slot_num, self.max_index_num)
+
+    def file_size(self, directory: str) -> int:
+        """Bytes of each file in a directory of queues, ext or index. Raises UsageError."""
+        if directory == INDEX_DIRECTORY:
+            return self.index_layout.file_size
+        size: int = getattr(self, FILE_SIZE_FIELDS[directory])
+        return size
 
     def with_commit_log_file_size(self, size: int | None) -> StoreSettings:
         """These settings with the size of a flag; None keeps the size."""

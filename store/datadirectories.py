@@ -13,21 +13,19 @@ from pathlib import Path
 from reput.store.config import StoreSettings
 from reput.store.errors import UsageError
 from reput.store.files import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
     BROKER_CONF_FILE,
     COMMIT_LOG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
+    QUEUE_DIRECTORIES,
     STATE_DIRECTORY,
     WATERMARK_FILE,
 )
 from reput.store.log.commitlog import is_mapped_file_name
 
 DATA_DIRECTORIES = frozenset({
-    COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY,
-    BATCH_CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY, "config", "timerlog", "compaction",
-    "transaction",
+    COMMIT_LOG_DIRECTORY, *QUEUE_DIRECTORIES, INDEX_DIRECTORY, "config", "timerlog",
+    "compaction", "transaction",
 })  # fmt: skip
 """Relative to a store's root: ``StorePathConfigHelper``, ``TimerMessageStore``,
 ``CompactionStore``."""

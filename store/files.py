@@ -15,6 +15,10 @@ CONSUME_QUEUE_EXT_DIRECTORY = "consumequeue_ext"
 """The ext units of consume queues, by topic and queue id."""
 BATCH_CONSUME_QUEUE_DIRECTORY = "batchconsumequeue"
 """The batch consume queues, by topic and queue id."""
+QUEUE_DIRECTORIES = (
+    CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY,
+)  # fmt: skip
+"""All that queues consist of."""
 ROCKSDB_QUEUE_DIRECTORY = "consumequeue_rocksdb"
 """The queues of a broker that keeps them in RocksDB."""
 DLEDGER_INDEXES = "dledger-*/index"

@@ -20,7 +20,7 @@ from reput.sources.bitmaps import BitMaps
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.files import INDEX_DIRECTORY
-from reput.store.index.indexfile import IndexFiles, IndexLayout
+from reput.store.index.indexfile import IndexFiles
 from reput.store.log.commitlog import CommitLog
 from reput.store.queue.placement import count_units, unit_queue_offset
 from reput.store.queue.queuetype import find_batch_topics
@@ -76,14 +76,10 @@ class Indexes:
             return batch
         return replace(batch, runs=BitMaps(log, settings).added_to(batch.runs))
 
-    @property
-    def _layout(self) -> IndexLayout:
-        return IndexLayout(self.settings.max_hash_slot_num, self.settings.max_index_num)
-
     def first_indexed(self, output: Path) -> int | None:
         """Return the physical offset of the first message in the existing index files; None without
         one."""
-        return IndexFiles(output / INDEX_DIRECTORY, self._layout).first_phy_offset()
+        return IndexFiles(output / INDEX_DIRECTORY, self.settings.index_layout).first_phy_offset()
 
     def open_writers(
         self, output: Path, ledger: Ledger, durable_end: int | None, log: CommitLog
@@ -100,7 +96,8 @@ class Indexes:
             if is_late and self.first_indexed(output) is None:
                 command = command_line("rebuild", self.settings.root, output, "--only", "index")
                 logger.warning("the index begins at %d: %s adds older keys", durable_end, command)
-            found.append(IndexFileWriter(output, self._layout, log, durable_end=durable_end))
+            layout = self.settings.index_layout
+            found.append(IndexFileWriter(output, layout, log, durable_end=durable_end))
         return found
 
     def open_queue_writers(

@@ -29,6 +29,7 @@ from reput.store.files import (
     CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
+    QUEUE_DIRECTORIES,
     STORE_CHECKPOINT_FILE,
 )
 from reput.store.index.indexfile import (
@@ -49,12 +50,7 @@ from reput.store.queue.consumequeueext import (
 )
 from reput.store.state.storecheckpoint import StoreCheckpoint
 
-QUEUE_KINDS = (
-    CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_EXT_DIRECTORY,
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-)
-DIRECTORY_KINDS = (*QUEUE_KINDS, INDEX_DIRECTORY)
+DIRECTORY_KINDS = (*QUEUE_DIRECTORIES, INDEX_DIRECTORY)
 """Directories of a store that are derived from its log."""
 KINDS = (*DIRECTORY_KINDS, STORE_CHECKPOINT_FILE)
 
@@ -133,7 +129,7 @@ def _compare_kind(
     hash_slot_count: int,
 ) -> Iterator[StoreDifference | None]:
     """Yield one item for each pair that is compared."""
-    if kind in QUEUE_KINDS:
+    if kind in QUEUE_DIRECTORIES:
         yield from _compare_queues(reader, kind, left / kind, right / kind, topics)
     elif topics is not None:
         return

@@ -32,8 +32,9 @@ from reput.store.queue.consumequeue import (
     QueueKey,
     topic_directory,
 )
+from reput.store.queue.kinds import QueueKind
 from reput.store.queue.topics import check_topics
-from reput.store.queue.view import open_view, queue_root
+from reput.store.queue.view import open_view
 from reput.store.state.built import built_fields
 from reput.store.state.output import watermark_of_output
 from reput.store.state.storecheckpoint import StoreCheckpoint
@@ -101,16 +102,15 @@ def describe_queue(
     watermark_of_output(output, settings.root, log)
     key = QueueKey(topic, queue_id)
     is_name = topic_directory(topic.encode("utf-8", "surrogateescape")) is not None
-    paths = {kind: queue_root(output, kind) / key.relative_path for kind in (False, True)}
-    kinds = [kind for kind, path in paths.items() if is_name and path.is_dir()]
+    kinds = [kind for kind in QueueKind if is_name and (output / kind / key.relative_path).is_dir()]
     if not kinds:
         check_topics([topic], settings.root, output)
         raise NotFoundError(
             f"no queue {queue_id} of topic {topic} below {output}; "
             f"{command_line('status', settings.root, output, '--topic', topic)} lists its queues"
         )
-    is_batch = kinds[-1]
-    queue = open_view(output, key, settings, log, is_batch=is_batch)
+    is_batch = kinds[-1] is QueueKind.BATCH
+    queue = open_view(output, key, settings, log, kinds[-1])
     queue.follow(None)
     # units beyond a hole are shown as well, which only a consume queue can find
     index = max(first, queue.first_unit)

@@ -16,7 +16,8 @@ from reput.store.errors import UsageError
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail
 from reput.store.log.places import AsOf
-from reput.store.queue.view import list_all_queues, open_view
+from reput.store.queue.kinds import list_all_queues
+from reput.store.queue.view import open_view
 from reput.store.state.output import watermark_of_output
 
 
@@ -62,8 +63,8 @@ def compare_moments(
 def _grown(
     settings: StoreSettings, output: Path, log: CommitLog, start: int, end: int
 ) -> Iterator[QueueGrowth]:
-    for key, is_batch in list_all_queues(output):
-        view = open_view(output, key, settings, log, is_batch=is_batch)
+    for key, kind in list_all_queues(output):
+        view = open_view(output, key, settings, log, kind)
         view.follow(start)
         first = view.max_offset
         view.follow(end)

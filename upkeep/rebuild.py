@@ -31,13 +31,12 @@ from reput.store.errors import NoSpaceError, NotReadyError, StoreError, UsageErr
 from reput.store.files import (
     ABORT_FILE,
     BUILD_RECORD_FILE,
-    CONSUME_QUEUE_DIRECTORY,
     INDEX_DIRECTORY,
     LEDGER_FILE,
+    QUEUE_DIRECTORIES,
     STATE_DIRECTORY,
     STORE_CHECKPOINT_FILE,
 )
-from reput.store.index.indexfile import IndexLayout
 from reput.store.names import escaped
 from reput.store.queue.consumequeue import topic_directory
 from reput.store.queue.mappedfilequeue import used_end
@@ -52,11 +51,11 @@ from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
 from reput.streaming.progress import Progress
 from reput.streaming.spark.jvm import Jvm
-from reput.upkeep.compare import DIRECTORY_KINDS, QUEUE_KINDS, Comparison, compare_stores
+from reput.upkeep.compare import DIRECTORY_KINDS, Comparison, compare_stores
 from reput.upkeep.verify.positions import rewrite_watermark
 from reput.upkeep.verify.seal import Seal, ledger_lines, note_unused, read_seal, write_seal
 
-TOGETHER = {*QUEUE_KINDS}
+TOGETHER = {*QUEUE_DIRECTORIES}
 """Kinds that are rebuilt together: units hold the addresses of ext units, and a topic has queues of
 one kind, so that existing queues of the other kind are moved out of the way."""
 REPLACEABLE = (*DIRECTORY_KINDS, STORE_CHECKPOINT_FILE, STATE_DIRECTORY)
@@ -238,7 +237,7 @@ def _copy_sealed(
         for path in dict.fromkeys(part.path for part in copied.parts):
             # those that the log no longer needs may be gone
             if (output / path).exists():
-                _copy(output, built, path, _file_size(path, settings))
+                _copy(output, built, path, settings.file_size(path.partition("/")[0]))
         fault = copied.changed(built, log_start)
     except OSError as error:
         # of the original: those of the copy are OutputErrors
@@ -255,16 +254,6 @@ def _copy_sealed(
     rewrite_watermark(state, replace(watermark.moved_to(seal.end), index_begin=index_begin))
     logger.info("copied what is sealed: log_end=%d log_files=%d", seal.end, len(seal.log))
     return seal
-
-
-def _file_size(path: str, settings: StoreSettings) -> int:
-    """Return the bytes that a derived file must have."""
-    kind, _, _ = path.partition("/")
-    if kind == INDEX_DIRECTORY:
-        return IndexLayout(settings.max_hash_slot_num, settings.max_index_num).file_size
-    if kind == CONSUME_QUEUE_DIRECTORY:
-        return settings.mapped_file_size_consume_queue
-    return settings.mapper_file_size_batch_consume_queue
 
 
 def _copy(source: Path, target: Path, path: str, size: int) -> None:

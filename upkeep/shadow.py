@@ -25,27 +25,23 @@ from typing import Self
 
 from reput.store.config import StoreSettings
 from reput.store.errors import ReputError, StoreError, error_text
-from reput.store.files import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
-    STATE_DIRECTORY,
-)
+from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import offset_to_file_name
-from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles
 from reput.store.queue.consumequeue import (
     PRE_BLANK_SIZE,
+    UNIT_BEGIN,
     ConsumeQueueFiles,
     QueueFiles,
     QueueKey,
     list_queues,
     topic_directory,
 )
+from reput.store.queue.kinds import QueueKind
 from reput.store.queue.mappedfilequeue import data_end
 from reput.store.runs.dispatch import Run
 from reput.store.state.watermark import read_watermark
 from reput.upkeep.compare import Fields, PairReader, unit_fields
 
-KINDS = (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
 LOOK_SECONDS = 1.0
 """Time between two looks at a queue in which the broker lags or may be writing."""
 LIST_SECONDS = 60.0
@@ -60,8 +56,7 @@ logger = logging.getLogger("reput")
 class EntryDifference:
     """The first entry of a queue that the broker has otherwise than reput."""
 
-    kind: str
-    """One of KINDS."""
+    kind: QueueKind
     topic: str
     queue_id: int
     unit: int
@@ -98,7 +93,7 @@ class KindCounts:
 class ShadowResult:
     """Counts by kind, and the first difference of each queue, in the order of discovery."""
 
-    compared: dict[str, KindCounts] = field(default_factory=dict)
+    compared: dict[QueueKind, KindCounts] = field(default_factory=dict)
     differences: list[EntryDifference] = field(default_factory=list)
 
     @property
@@ -111,7 +106,7 @@ class ShadowResult:
 class _Queue:
     """How far one queue is compared; bytes in the queue, ends exclusive."""
 
-    kind: str
+    kind: QueueKind
     key: QueueKey
     begin: int | None = None
     """Where the comparison began; None before."""
@@ -135,10 +130,10 @@ class Shadow:
         self._settings = settings
         self._output = output
         self._watermark = 0
-        self._queues: dict[tuple[str, QueueKey], _Queue] = {}
+        self._queues: dict[tuple[QueueKind, QueueKey], _Queue] = {}
         self._grown: set[QueueKey] = set()
         self._all_grown = False
-        self._due: dict[tuple[str, QueueKey], None] = {}
+        self._due: dict[tuple[QueueKind, QueueKey], None] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._end = threading.Event()
@@ -215,7 +210,7 @@ class Shadow:
             counts = self.result.compared.setdefault(queue.kind, KindCounts())
             counts.uncomparable += queue.is_uncomparable
             if queue.begin is not None:
-                size = self._files(self._output, queue).unit_size
+                size = queue.kind.files.UNIT_DTYPE.itemsize
                 counts.queues += 1
                 counts.entries += (queue.compared - queue.begin) // size
                 if not queue.differs:
@@ -223,7 +218,7 @@ class Shadow:
 
     def _add_theirs(self) -> None:
         """Queues that only the broker has are due."""
-        for kind in KINDS:
+        for kind in QueueKind:
             for key in list_queues(self._settings.root / kind):
                 if (kind, key) not in self._queues:
                     self._due[kind, key] = None
@@ -250,8 +245,10 @@ class Shadow:
             if is_due:
                 self._due[kind, key] = None
 
-    def _grown_queues(self, grown: set[QueueKey], is_all: bool) -> Iterator[tuple[str, QueueKey]]:
-        for kind in KINDS:
+    def _grown_queues(
+        self, grown: set[QueueKey], is_all: bool
+    ) -> Iterator[tuple[QueueKind, QueueKey]]:
+        for kind in QueueKind:
             root = self._output / kind
             if is_all:
                 yield from ((kind, key) for key in list_queues(root))
@@ -260,7 +257,10 @@ class Shadow:
 
     def _look(self, queue: _Queue) -> bool:
         """Compare what is new; return whether the queue is due again without having grown."""
-        ours, theirs = (self._files(root, queue) for root in (self._output, self._settings.root))
+        ours, theirs = (
+            queue.kind.open(root, queue.key, self._settings)
+            for root in (self._output, self._settings.root)
+        )
         if ours.starts:
             queue.end = ours.grown_end(queue.end, self._watermark)
         if queue.begin is None:
@@ -290,7 +290,11 @@ class Shadow:
         if isinstance(theirs, ConsumeQueueFiles):
             end = theirs.find_end(self._watermark)
             first = theirs.min_offset_in_queue(end, log_min_offset) * theirs.unit_size
-            own = _first_entry(ours, queue.end) if has_entries else end
+            own = end
+            if has_entries:
+                # blanks before it may stand for messages that the broker had before the log began
+                entry = ours.first_real_unit(queue.end)
+                own = queue.end if entry is None else entry[0] * ours.unit_size
             return max(start, min(first, own) if first < end else own)
         if theirs.starts:
             # a batch queue begins at byte 0, with the first batch that its writer found
@@ -329,7 +333,7 @@ class Shadow:
             # a broker writes in order, so that a later entry means that this one is missing
             if not is_ours or not _is_written_after(theirs, queue.compared):
                 return None
-        elif not is_ours and not self._should_be_ours(theirs, unit):
+        elif not is_ours and not self._should_be_ours(unit):
             return None
         start = position - position % theirs.file_size
         dtype = theirs.UNIT_DTYPE
@@ -344,36 +348,15 @@ class Shadow:
             unit_fields(unit, dtype),
         )
 
-    def _should_be_ours(self, theirs: QueueFiles, unit: bytes) -> bool:
+    def _should_be_ours(self, unit: bytes) -> bool:
         """Whether the broker's unit belongs to a message below the watermark."""
-        fields = unit_fields(unit, theirs.UNIT_DTYPE)
-        if fields is None or fields["size"] == PRE_BLANK_SIZE:
-            return False
-        offset, size = int(fields["offset"]), int(fields["size"])
-        return size > 0 and offset + size <= self._watermark
-
-    def _files(self, root: Path, queue: _Queue) -> QueueFiles:
-        settings, directory = self._settings, root / queue.kind / queue.key.relative_path
-        if queue.kind == BATCH_CONSUME_QUEUE_DIRECTORY:
-            size = settings.mapper_file_size_batch_consume_queue
-            return BatchConsumeQueueFiles(directory, size)
-        return ConsumeQueueFiles(directory, settings.mapped_file_size_consume_queue)
+        offset, size, _ = UNIT_BEGIN.unpack_from(unit)
+        return bool(0 < size < PRE_BLANK_SIZE and offset + size <= self._watermark)
 
 
 def _common_start(ours: QueueFiles, theirs: QueueFiles) -> int:
     """Return the byte at which the first file begins that both sides may have."""
     return max([*ours.starts[:1], *theirs.starts[:1]], default=0)
-
-
-def _first_entry(files: QueueFiles, end: int) -> int:
-    """Return the byte of a consume queue's first entry: blanks before it may stand for messages
-    that the broker had before the log began."""
-    for start in files.starts:
-        units = files.units(start)[: max(end - start, 0) // files.unit_size]
-        real = (units["size"] != PRE_BLANK_SIZE).argmax() if len(units) else 0
-        if len(units) and units["size"][real] != PRE_BLANK_SIZE:
-            return start + int(real) * files.unit_size
-    return end
 
 
 def _unit(files: QueueFiles, position: int) -> bytes:

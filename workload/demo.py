@@ -27,11 +27,12 @@ from reput.store import fsops
 from reput.store.config import read_store_settings
 from reput.store.datadirectories import check_target
 from reput.store.errors import StoreError
-from reput.store.files import COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY
+from reput.store.files import COMMIT_LOG_DIRECTORY
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.record import tags_code
 from reput.store.log.status import Outcome
-from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE, ConsumeQueueFiles, QueueKey
+from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE, QueueKey
+from reput.store.queue.kinds import QueueKind
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
 from reput.streaming.progress import Progress
@@ -140,8 +141,7 @@ def check_queues(
     for topic_id, topic in enumerate(workload.topics):
         for queue_id in range(workload.queue_count):
             key = QueueKey(topic.decode(), queue_id)
-            path = config.output / CONSUME_QUEUE_DIRECTORY / key.relative_path
-            files = ConsumeQueueFiles(path, settings.mapped_file_size_consume_queue)
+            files = QueueKind.CONSUME.open(config.output, key, settings)
             unit_count = files.find_end(None) // CQ_STORE_UNIT_SIZE
             length = workload.queue_length(topic_id, queue_id, message_count)
             if unit_count != length:

@@ -21,11 +21,7 @@ from numpy.typing import NDArray
 
 from reput.sinks.index.queuewriter import QueueWriter
 from reput.store.files import BATCH_CONSUME_QUEUE_DIRECTORY
-from reput.store.queue.batchconsumequeue import (
-    BatchConsumeQueueFiles,
-    checked_file_size,
-    open_batch_queues,
-)
+from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles, checked_file_size
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.cut import cut_after
 from reput.store.runs.batchplacing import (
@@ -142,7 +138,7 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
 
     def truncate(self, end_offset: int) -> None:
         """Cut every queue after the last message that ends at or before ``end_offset``."""
-        for key, files in open_batch_queues(self._output, self._file_size):
+        for key, files in BatchConsumeQueueFiles.each(self.root, self._file_size):
             cut_after(files, end_offset, partial(self._count_units, key))
         self._queues.clear()
 

@@ -27,7 +27,6 @@ from reput.store.queue.consumequeue import (
     CQ_STORE_UNIT_SIZE,
     ConsumeQueueFiles,
     QueueKey,
-    open_queues,
     open_whole_queue,
 )
 from reput.store.queue.cut import cut_after
@@ -159,9 +158,8 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
     def _open(self, key: QueueKey) -> _Queue:
         files = open_whole_queue(self.root / key.relative_path, self._file_size)
         end = files.find_end(self._durable_end)
-        last = files.last_unit(end)
         ext = self._open_ext(key, files, end)
-        return _Queue(key, files, QueueEnd(end, sum(last) if last else -1), ext)
+        return _Queue(key, files, QueueEnd(end, files.max_physic_offset(end)), ext)
 
     def _open_ext(self, key: QueueKey, files: ConsumeQueueFiles, end: int) -> QueueExt | None:
         if self._ext_file_size is None:
@@ -227,7 +225,7 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
 
     def truncate(self, end_offset: int) -> None:
         """Cut every queue after the last message that ends at or before ``end_offset``."""
-        for key, files in open_queues(self._output, self._file_size):
+        for key, files in ConsumeQueueFiles.each(self.root, self._file_size):
             # without a message left, all goes: the queue may start elsewhere
             cut_after(files, end_offset, partial(self._count_units, key))
         self._queues.clear()

@@ -20,15 +20,12 @@ watermark is durable; the bytes beyond it may have holes and are rewritten from 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reput.store.errors import QueueFileError, UsageError
-from reput.store.files import BATCH_CONSUME_QUEUE_DIRECTORY
-from reput.store.queue.consumequeue import BoundaryType, QueueFiles, QueueKey, list_queues
+from reput.store.queue.consumequeue import BoundaryType, QueueFiles
 
 BATCH_UNIT_DTYPE = np.dtype(
     [
@@ -172,15 +169,6 @@ class BatchConsumeQueueFiles(QueueFiles):
 
     def _physical_offset(self, index: int) -> int:
         return int(self.unit_at(index)["offset"])
-
-
-def open_batch_queues(
-    output: Path, file_size: int
-) -> Iterator[tuple[QueueKey, BatchConsumeQueueFiles]]:
-    """Every batch queue of a store or another output, sorted; files of ``file_size`` bytes."""
-    root = output / BATCH_CONSUME_QUEUE_DIRECTORY
-    for key in list_queues(root):
-        yield key, BatchConsumeQueueFiles(root / key.relative_path, file_size)
 
 
 def _end_offset(unit: np.void) -> int:

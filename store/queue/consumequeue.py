@@ -23,13 +23,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reput.store.errors import QueueFileError
-from reput.store.files import CONSUME_QUEUE_DIRECTORY
 from reput.store.log.layout import struct_of
 from reput.store.queue.mappedfilequeue import MappedFileQueue
 from reput.store.queue.unsynced import Unsynced
@@ -44,8 +43,8 @@ PRE_BLANK_SIZE = 2147483647
 UNITS_PER_READ = 4096
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], UNIT_DTYPE)
 
-_BEGIN = struct_of(np.dtype(UNIT_DTYPE.descr[:2]))
-"""The fields with which units of both kinds begin."""
+UNIT_BEGIN = struct_of(UNIT_DTYPE)
+"""The fields with which units of both kinds begin: physical offset, size, tagsCode."""
 _QUEUE_ID = re.compile(r"(0|[1-9][0-9]{0,9})\Z", re.ASCII)
 MAX_TOPIC_BYTES = 255
 _USUAL_TOPIC = frozenset(b"%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -137,6 +136,12 @@ class QueueFiles(MappedFileQueue):
     def unit_size(self) -> int:
         """Bytes of a unit."""
         return self.UNIT_DTYPE.itemsize
+
+    @classmethod
+    def each(cls, root: Path, file_size: int) -> Iterator[tuple[QueueKey, Self]]:
+        """Every queue below ``root``, sorted; files of ``file_size`` bytes."""
+        for key in list_queues(root):
+            yield key, cls(root / key.relative_path, file_size)
 
     def units(self, start: int, first: int = 0, count: int | None = None) -> NDArray[np.void]:
         """Units ``first`` .. of the file that starts at ``start``: UNIT_DTYPE[<= count]."""
@@ -260,11 +265,13 @@ class QueueFiles(MappedFileQueue):
         with self._opened(start) as fd:
             while low < high:
                 middle = real = (low + high) // 2
-                offset, size = _BEGIN.unpack(os.pread(fd, _BEGIN.size, middle * unit_size))
+                data = os.pread(fd, UNIT_BEGIN.size, middle * unit_size)
+                offset, size, _ = UNIT_BEGIN.unpack(data)
                 if size == PRE_BLANK_SIZE:
                     real = self._next_real(start, middle, high)
                     if real < high:
-                        offset, size = _BEGIN.unpack(os.pread(fd, _BEGIN.size, real * unit_size))
+                        data = os.pread(fd, UNIT_BEGIN.size, real * unit_size)
+                        offset, size, _ = UNIT_BEGIN.unpack(data)
                 if real < high and holds(offset, size):
                     low = real + 1
                 else:
@@ -292,6 +299,21 @@ class QueueFiles(MappedFileQueue):
                     continue
                 unit = units[real[-1]]
             return int(unit["offset"]), int(unit["size"])
+        return None
+
+    def max_physic_offset(self, end: int) -> int:
+        """Physical offset after the message of the last real unit before byte ``end``; -1 without
+        one."""
+        last = self.last_unit(end)
+        return -1 if last is None else sum(last)
+
+    def first_real_unit(self, end: int) -> tuple[int, np.void] | None:
+        """The index of the first nonblank unit before byte ``end``, and the unit itself."""
+        for start in self.starts:
+            count = max(min(end - start, self.file_size), 0) // self.unit_size
+            first = self._next_real(start, 0, count)
+            if first < count:
+                return start // self.unit_size + first, self.units(start, first, 1)[0]
         return None
 
     def real_unit_up_to(self, index: int, begin: int) -> tuple[int, np.void] | None:
@@ -455,13 +477,6 @@ def open_whole_queue(directory: Path, file_size: int) -> ConsumeQueueFiles:
                 "the command that heals the queue"
             )
     return files
-
-
-def open_queues(output: Path, file_size: int) -> Iterator[tuple[QueueKey, ConsumeQueueFiles]]:
-    """Every queue of a store or another output, sorted; files of ``file_size`` bytes."""
-    root = output / CONSUME_QUEUE_DIRECTORY
-    for key in list_queues(root):
-        yield key, ConsumeQueueFiles(root / key.relative_path, file_size)
 
 
 def _ends_by(offset: int, size: int, end_offset: int) -> bool:

@@ -1,4 +1,10 @@
-"""Where a record stands in a queue: for comparing the units of a queue with the log."""
+"""Where a record stands in a queue: for comparing the units of a queue with the log.
+
+Those who compare ask different questions. ``checkpoints.agreement`` asks what units say of the
+records that they point to, ``store.state.coverage`` which records have no unit, and
+``checkpoints.presence`` only whether the last unit of each queue is still the recorded one.
+``upkeep.shadow`` holds the units of two writers against each other, and asks no record.
+"""
 
 from __future__ import annotations
 

@@ -17,18 +17,17 @@ from pathlib import Path
 from reput.store import fsops
 from reput.store.config import StoreSettings
 from reput.store.files import CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY, INDEX_DIRECTORY
-from reput.store.index.indexfile import IndexFiles, IndexLayout, read_header
+from reput.store.index.indexfile import IndexFiles, read_header
 from reput.store.log.systemtopics import is_system_topic
-from reput.store.queue.batchconsumequeue import open_batch_queues
 from reput.store.queue.consumequeue import (
     CQ_STORE_UNIT_SIZE,
     ConsumeQueueFiles,
     QueueFiles,
     QueueKey,
     list_queues,
-    open_queues,
 )
 from reput.store.queue.consumequeueext import ConsumeQueueExtFiles
+from reput.store.queue.kinds import QueueKind, open_all_queues, open_ext
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +49,18 @@ def expired_files(
 
     ``durable_end`` is the watermark; None trusts every unit. Raises QueueFileError.
     """
-    for key, files in open_queues(output, settings.mapped_file_size_consume_queue):
+    for _, key, files in open_all_queues(output, settings):
         # a queue keeps its last file, so one with a single file is not examined
         end = files.find_end(durable_end) if len(files.starts) > 1 else 0
         for start in expired_queue_files(files, end, log_min_offset):
             yield _expired(key, files.path(start), files.file_size)
-        ext = _open_ext(output, settings, key)
+        if not isinstance(files, ConsumeQueueFiles):
+            continue
+        ext = open_ext(output, key, settings)
         if len(ext.starts) > 1:
             end = end or files.find_end(durable_end)
             for start in expired_ext_files(ext, files, end, log_min_offset):
                 yield _expired(key, ext.path(start), ext.file_size)
-    for key, batches in open_batch_queues(output, settings.mapper_file_size_batch_consume_queue):
-        end = batches.find_end(durable_end) if len(batches.starts) > 1 else 0
-        for start in expired_queue_files(batches, end, log_min_offset):
-            yield _expired(key, batches.path(start), batches.file_size)
     yield from _expired_index_files(output, settings, log_min_offset)
 
 
@@ -72,11 +69,11 @@ def _expired_index_files(
 ) -> Iterator[ExpiredFile]:
     """Leading files whose last message is before the log, but never the last file
     (``IndexService.deleteExpiredFile``)."""
-    layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
-    for path in IndexFiles(output / INDEX_DIRECTORY, layout).paths()[:-1]:
+    files = IndexFiles(output / INDEX_DIRECTORY, settings.index_layout)
+    for path in files.paths()[:-1]:
         if read_header(path).end_phy_offset >= log_min_offset:
             return
-        yield ExpiredFile(None, None, path, layout.file_size)
+        yield ExpiredFile(None, None, path, settings.index_layout.file_size)
 
 
 def expired_queue_files(files: QueueFiles, end: int, log_min_offset: int) -> list[int]:
@@ -116,10 +113,10 @@ def unused_queues(
     """Queues whose last message ends before the log, and those without a file or with an ext alone,
     as a power cut leaves them while they are removed. RocketMQ's own topics are never among them.
     """
-    for key, files in open_queues(output, settings.mapped_file_size_consume_queue):
-        last = files.last_unit(files.find_end(durable_end))
+    for key, files in QueueKind.CONSUME.each(output, settings):
+        end = files.max_physic_offset(files.find_end(durable_end))
         has_file = bool(files.starts or files.empty)
-        is_unused = not has_file if last is None else sum(last) < log_min_offset
+        is_unused = not has_file if end < 0 else end < log_min_offset
         if is_unused and not is_system_topic(key.topic):
             yield key
     for key in list_queues(output / CONSUME_QUEUE_EXT_DIRECTORY):
@@ -142,17 +139,11 @@ def remove_files(files: Iterable[ExpiredFile]) -> int:
 def remove_queue(output: Path, settings: StoreSettings, key: QueueKey) -> None:
     """Remove a queue with its directories (``ConsumeQueue.destroy``), the ext last: a queue must
     not lose what its units point to. Raises OutputError, SyncError."""
-    root = output / CONSUME_QUEUE_DIRECTORY / key.relative_path
-    queue = ConsumeQueueFiles(root, settings.mapped_file_size_consume_queue)
-    for files in (queue, _open_ext(output, settings, key)):
+    queue = QueueKind.CONSUME.open(output, key, settings)
+    for files in (queue, open_ext(output, key, settings)):
         files.remove_all()
         fsops.remove_directory(files.directory)
         fsops.remove_directory(files.directory.parent)
-
-
-def _open_ext(output: Path, settings: StoreSettings, key: QueueKey) -> ConsumeQueueExtFiles:
-    directory = output / CONSUME_QUEUE_EXT_DIRECTORY / key.relative_path
-    return ConsumeQueueExtFiles(directory, settings.mapped_file_size_consume_queue_ext)
 
 
 def _expired(key: QueueKey, path: Path, size: int) -> ExpiredFile:

@@ -11,8 +11,8 @@ from reput.store.commandline import command_line
 from reput.store.errors import UsageError
 from reput.store.files import TOPICS_FILE
 from reput.store.names import escaped
+from reput.store.queue.kinds import list_all_queues
 from reput.store.queue.queuetype import read_queue_types
-from reput.store.queue.view import list_all_queues
 
 _NEAR_COUNT, _NEAR_ENOUGH = 3, 0.6
 

@@ -17,26 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.store.config import StoreSettings
-from reput.store.files import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_EXT_DIRECTORY,
-)
 from reput.store.log.commitlog import NO_TIME, CommitLog
-from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles, open_batch_queues
+from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles
 from reput.store.queue.consumequeue import (
     CQ_STORE_UNIT_SIZE,
     PRE_BLANK_SIZE,
     UNITS_PER_READ,
     BoundaryType,
     ConsumeQueueFiles,
-    QueueFiles,
     QueueKey,
-    list_queues,
-    open_queues,
     open_whole_queue,
 )
 from reput.store.queue.consumequeueext import MAX_ADDR, ConsumeQueueExtFiles, ExtUnit, is_ext_addr
+from reput.store.queue.kinds import QueueKind, open_ext
 
 READ_AHEAD_UNITS = 512
 """Units that a small read takes, since the next one usually continues there."""
@@ -91,6 +84,8 @@ class QueueView(ABC):
     In a batch consume queue, a unit is a message or an inner batch and states its queue offset.
     """
 
+    kind: QueueKind
+
     def __init__(self, files: ConsumeQueueFiles | BatchConsumeQueueFiles, log: CommitLog) -> None:
         self.files = files
         self.max_offset = 0
@@ -121,6 +116,11 @@ class QueueView(ABC):
     def end_unit(self) -> int:
         """Index after the last unit."""
         return self._end // self.unit_size
+
+    @property
+    def max_physic_offset(self) -> int:
+        """Physical offset after the last message with a unit; -1 without one."""
+        return self.files.max_physic_offset(self._end)
 
     @property
     def min_offset(self) -> int:
@@ -263,6 +263,7 @@ class QueueView(ABC):
 class ConsumeQueueView(QueueView):
     """A consume queue, or a light queue."""
 
+    kind = QueueKind.CONSUME
     files: ConsumeQueueFiles
 
     def __init__(self, files: ConsumeQueueFiles, ext: ConsumeQueueExtFiles, log: CommitLog) -> None:
@@ -347,6 +348,7 @@ class ConsumeQueueView(QueueView):
 class BatchConsumeQueueView(QueueView):
     """A batch consume queue: a unit for each message or inner batch."""
 
+    kind = QueueKind.BATCH
     files: BatchConsumeQueueFiles
 
     def unit_from(self, offset: int) -> int:
@@ -389,36 +391,13 @@ class BatchConsumeQueueView(QueueView):
         return self.unit_from(before + 1)
 
 
-def queue_root(output: Path, is_batch: bool) -> Path:
-    """The directory of one kind of queues."""
-    return output / (BATCH_CONSUME_QUEUE_DIRECTORY if is_batch else CONSUME_QUEUE_DIRECTORY)
-
-
-def list_all_queues(output: Path) -> list[tuple[QueueKey, bool]]:
-    """Every queue of both kinds, sorted, and whether it is a batch queue."""
-    queues = [
-        (key, kind) for kind in (False, True) for key in list_queues(queue_root(output, kind))
-    ]
-    return sorted(queues, key=lambda each: (each[0].topic, each[0].queue_id))
-
-
-def open_all_queues(
-    output: Path, settings: StoreSettings
-) -> Iterator[tuple[str, QueueKey, QueueFiles]]:
-    """Every queue of both kinds, with the name of its kind's directory; each kind is sorted."""
-    for key, files in open_queues(output, settings.mapped_file_size_consume_queue):
-        yield CONSUME_QUEUE_DIRECTORY, key, files
-    for key, batch in open_batch_queues(output, settings.mapper_file_size_batch_consume_queue):
-        yield BATCH_CONSUME_QUEUE_DIRECTORY, key, batch
-
-
 def open_view(
     output: Path,
     key: QueueKey,
     settings: StoreSettings,
     log: CommitLog,
+    kind: QueueKind,
     *,
-    is_batch: bool,
     whole: bool = False,
 ) -> QueueView:
     """Open one queue without looking for its end; ``follow`` does that.
@@ -426,12 +405,8 @@ def open_view(
     Raises QueueFileError for files of another size and, with ``whole``, if a consume queue lacks a
     file (``open_whole_queue``).
     """
-    directory = queue_root(output, is_batch) / key.relative_path
-    if is_batch:
-        size = settings.mapper_file_size_batch_consume_queue
+    directory, size = output / kind / key.relative_path, settings.file_size(kind)
+    if kind is QueueKind.BATCH:
         return BatchConsumeQueueView(BatchConsumeQueueFiles(directory, size), log)
-    opened = open_whole_queue if whole else ConsumeQueueFiles
-    files = opened(directory, settings.mapped_file_size_consume_queue)
-    ext_directory = output / CONSUME_QUEUE_EXT_DIRECTORY / key.relative_path
-    ext = ConsumeQueueExtFiles(ext_directory, settings.mapped_file_size_consume_queue_ext)
-    return ConsumeQueueView(files, ext, log)
+    files = (open_whole_queue if whole else ConsumeQueueFiles)(directory, size)
+    return ConsumeQueueView(files, open_ext(output, key, settings), log)

@@ -13,19 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from reput.store.files import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_EXT_DIRECTORY,
-)
+from reput.store.files import QUEUE_DIRECTORIES
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.mappedfilequeue import crc32_of, used_end
 from reput.store.runs.dispatch import DispatchCounts
 from reput.store.state.ledger import LedgerEntry
-
-_KINDS = (
-    CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +43,7 @@ class WrittenFile:
 
 def written_files(root: Path, key: QueueKey) -> Iterator[WrittenFile]:
     """Yield the files of a queue below ``root``, its ext files too. Raises OSError."""
-    for kind in _KINDS:
+    for kind in QUEUE_DIRECTORIES:
         directory = root / kind / key.relative_path
         for path in sorted(directory.iterdir()) if directory.is_dir() else ():
             yield WrittenFile.read(root, str(path.relative_to(root)))

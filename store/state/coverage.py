@@ -32,13 +32,8 @@ from reput.store.log.cursor import Window, record_starts, records, walk
 from reput.store.log.lightqueues import light_queues
 from reput.store.log.record import Record
 from reput.store.queue.consumequeue import PRE_BLANK_SIZE, QueueKey, topic_directory
-from reput.store.queue.view import (
-    BatchConsumeQueueView,
-    QueueView,
-    list_all_queues,
-    open_view,
-    queue_root,
-)
+from reput.store.queue.kinds import kind_of, list_all_queues
+from reput.store.queue.view import BatchConsumeQueueView, QueueView, open_view
 from reput.store.state.brokerlock import broker_pid
 
 LOOKED_AT = 256 << 10
@@ -257,13 +252,12 @@ class _Check:
     def _view(self, key: QueueKey) -> QueueView:
         queue = self._views.get(key)
         if queue is None:
-            is_batch = (queue_root(self._output, is_batch=True) / key.topic).is_dir()
-            queue = open_view(self._output, key, self._settings, self._log, is_batch=is_batch)
+            kind = kind_of(self._output, key.topic)
+            queue = open_view(self._output, key, self._settings, self._log, kind)
             self._views[key] = queue
             self._follow(key, queue)
         return queue
 
     def _follow(self, key: QueueKey, queue: QueueView) -> None:
         queue.follow(self._bound)
-        last = queue.files.last_unit(queue.end_unit * queue.unit_size)
-        self._ends[key] = last[0] + last[1] if last else -1
+        self._ends[key] = queue.max_physic_offset

@@ -13,18 +13,15 @@ from reput.store.errors import NotReadyError, UsageError
 from reput.store.files import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
+    QUEUE_DIRECTORIES,
     STATE_DIRECTORY,
 )
 from reput.store.log.commitlog import CommitLog
 from reput.store.state.watermark import Watermark, read_watermark
 
 FINGERPRINT_LENGTH = 88
-_PARTS = (
-    CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY,
-    INDEX_DIRECTORY, STATE_DIRECTORY,
-)  # fmt: skip
+_PARTS = (*QUEUE_DIRECTORIES, INDEX_DIRECTORY, STATE_DIRECTORY)
 
 
 def fingerprint(log: CommitLog, record_offset: int) -> int:

@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from reput.store import jsontext
-from reput.store.config import OnQueueGap, StoreSettings
+from reput.store.config import FILE_SIZE_FIELDS, OnQueueGap, StoreSettings
 from reput.store.errors import StoreError
 from reput.store.files import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
     LEDGER_FILE,
     STATE_DIRECTORY,
@@ -38,12 +36,6 @@ from reput.store.log.record import Record
 from reput.store.queue.consumequeue import ConsumeQueueFiles, QueueKey, list_queues, topic_directory
 from reput.store.state.ledger import QUEUE_OFFSET_GAP
 
-_FILE_SIZES = {
-    CONSUME_QUEUE_DIRECTORY: "mapped_file_size_consume_queue",
-    CONSUME_QUEUE_EXT_DIRECTORY: "mapped_file_size_consume_queue_ext",
-    BATCH_CONSUME_QUEUE_DIRECTORY: "mapper_file_size_batch_consume_queue",
-}
-"""Directory -> field of StoreSettings."""
 _QUEUES = 8
 _GAPS = 1000
 _INDEX_FILES, _ENTRIES_PER_FILE, _ENTRIES_IN_A_ROW = 4, 64, 1024
@@ -57,7 +49,7 @@ def recognised_settings(output: Path, given: StoreSettings) -> dict[str, Any]:
     index exists but its log cannot be opened.
     """
     settings: dict[str, Any] = {}
-    for kind, name in _FILE_SIZES.items():
+    for kind, name in FILE_SIZE_FIELDS.items():
         sizes = set(islice(_file_sizes(output / kind), _QUEUES))
         if len(sizes) == 1:
             settings[name] = sizes.pop()
@@ -103,7 +95,7 @@ def _gaps(output: Path, queue_file_size: int) -> Iterator[OnQueueGap]:
 
 def _tags_indexed(output: Path, given: StoreSettings) -> Iterator[bool]:
     """Yield, for messages with tags, the newest first, whether the index has their tags."""
-    layout = IndexLayout(given.max_hash_slot_num, given.max_index_num)
+    layout = given.index_layout
     files = _index_files(output, layout)
     if not files:
         return
@@ -125,7 +117,7 @@ def tags_begin(output: Path, settings: StoreSettings, log: CommitLog) -> int | N
     a message counts as one without tags only if the one before it does. Where no message among many
     shows it, the search goes on before them.
     """
-    layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+    layout = settings.index_layout
     files = _index_files(output, layout)
     firsts = list(accumulate((count - 1 for _, count in files), initial=0))
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from reput.store.config import read_store_settings
-from reput.store.index.indexfile import IndexLayout
 from reput.store.log.record import Record
 from reput.store.state.built import settings_of
 from reput.upkeep.verify.run import verify
@@ -214,7 +213,7 @@ def test_tags_of_a_store_of_5_5_are_recognised(
         shutil.copy(path, part / "commitlog")
     dispatch(part, part, adopt=True)
     assert difference(part / "consumequeue", theirs / "consumequeue") == []
-    layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+    layout = settings.index_layout
     assert index_contents(part, layout) == index_contents(theirs, layout)
 
 

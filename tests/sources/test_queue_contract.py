@@ -25,6 +25,7 @@ from reput.sources.queueoptions import ConsumeQueueOptions
 from reput.sources.queueranges import QueuePartition, UnitRange, divide
 from reput.store.errors import CommitLogDataLossError, ReputError, UsageError
 from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.kinds import QueueKind
 from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.sources.test_queue_rows import batch_reader, in_queues, rows_of
 from tests.sources.test_rows import EVERYTHING, reference
@@ -263,7 +264,7 @@ def test_a_division_keeps_its_bounds(seed: int) -> None:
                    for _ in range(rng.choice((1, 3, 40, 1500)))]  # fmt: skip
         firsts = [rng.choice((0, 7)) for _ in lengths]
         ranges = [
-            UnitRange(QueueKey("T", number), False, first, first + length)
+            UnitRange(QueueKey("T", number), QueueKind.CONSUME, first, first + length)
             for number, (first, length) in enumerate(zip(firsts, lengths, strict=True))
         ]
         least = rng.choice((None, 1, 2, 50))
@@ -287,9 +288,8 @@ def test_a_division_keeps_its_bounds(seed: int) -> None:
 
 def test_queues_of_one_message_each_are_shared_out() -> None:
     """As in a small batch of a stream of many queues."""
-    ranges = [UnitRange(QueueKey("T", number), False, 5, 6) for number in range(100)]
-    parts = divide(ranges, 10, None)
-    assert [sum(map(len, part.ranges)) for part in parts] == [10] * 10
+    ranges = [UnitRange(QueueKey("T", number), QueueKind.CONSUME, 5, 6) for number in range(100)]
+    assert [sum(map(len, part.ranges)) for part in divide(ranges, 10, None)] == [10] * 10
 
 
 def test_a_queue_whose_offsets_go_back_keeps_its_order(golden: Callable[[str], Path]) -> None:

@@ -42,7 +42,7 @@ def check_equal(output: Path, store: Path, *, index: bool) -> None:
     for name in TREES:
         assert difference(output / name, store / name) == [], name
     settings = read_store_settings(store)
-    layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+    layout = settings.index_layout
     ours, theirs = index_contents(output, layout), index_contents(store, layout)
     assert theirs == (ours if index else [])
 
@@ -105,7 +105,7 @@ def test_an_index_that_is_switched_on_later(
     assert caplog.messages.count(line) == 1
     settings = read_store_settings(store)
     assert verify(settings, output).differences == ()
-    layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+    layout = settings.index_layout
     assert index_contents(output, layout) != index_contents(full, layout)
     assert call(*shlex.split(command)[1:]).returncode == 0
     check_equal(output, full, index=True)
@@ -135,7 +135,7 @@ def test_tags_are_indexed_where_asked(golden: Callable[[str], Path], tmp_path: P
             offset = found.physical_offset
             model.build_index(Message(offset, offset, found.store_timestamp, hashes))
         start = end
-        layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+        layout = settings.index_layout
         assert index_contents(output, layout) == model.files
     assert len(segments) > 3
     assert difference(output / "consumequeue", full / "consumequeue") == []

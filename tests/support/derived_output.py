@@ -50,8 +50,7 @@ class DerivedOutput:
     @property
     def layout(self) -> IndexLayout:
         """The layout of the index files."""
-        settings = read_store_settings(self.store)
-        return IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+        return read_store_settings(self.store).index_layout
 
     def start(
         self,

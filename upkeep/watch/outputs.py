@@ -24,7 +24,8 @@ from reput.store.errors import ReputError, StoreError, error_text
 from reput.store.files import STATE_DIRECTORY, WATERMARK_FILE
 from reput.store.log.cursor import LogTail
 from reput.store.queue.consumequeue import QueueKey
-from reput.store.queue.view import QueueView, list_all_queues, open_view
+from reput.store.queue.kinds import QueueKind, list_all_queues
+from reput.store.queue.view import QueueView, open_view
 from reput.store.state.brokerlock import broker_pid
 from reput.store.state.ledger import LedgerCount, LedgerCounter
 from reput.store.state.output import watermark_of_output
@@ -45,7 +46,7 @@ REOPEN_SECONDS = 60.0
 """Time for which queues stay open: an open one does not notice what became of files that it has
 read."""
 
-_Queue = tuple[QueueKey, bool]
+_Queue = tuple[QueueKey, QueueKind]
 """A queue, and whether it is a batch queue."""
 _Bounds = tuple[int, int] | None
 """Min and max offset of a queue; None where its files cannot be read."""
@@ -230,8 +231,8 @@ class OutputWatch:
             # an open view of files that were removed since must be opened again
             if queue in self._views:
                 return queue_bounds(self._views[queue], end)
-        key, is_batch = queue
-        view = open_view(self._output, key, self._settings, self._log, is_batch=is_batch)
+        key, kind = queue
+        view = open_view(self._output, key, self._settings, self._log, kind)
         self._views[queue] = view
         return queue_bounds(view, end)
 

@@ -19,8 +19,9 @@ from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail, Window, records, walk
 from reput.store.log.record import Record
+from reput.store.queue.kinds import list_all_queues
 from reput.store.queue.topics import check_topics
-from reput.store.queue.view import QueueView, list_all_queues, open_view
+from reput.store.queue.view import QueueView, open_view
 from reput.store.state.brokerlock import broker_pid
 from reput.store.state.coverage import Coverage, holds_more, read_coverage
 from reput.store.state.ledger import (
@@ -128,10 +129,10 @@ def read_status(
     ledger = read_counts(output / STATE_DIRECTORY)
     coverage = read_coverage(output, settings, log, watermark, log_end)
     queues, beyond = [], []
-    for key, is_batch in list_all_queues(output):
+    for key, kind in list_all_queues(output):
         if topics is not None and key.topic not in topics:
             continue
-        queue = open_view(output, key, settings, log, is_batch=is_batch)
+        queue = open_view(output, key, settings, log, kind)
         bounds = queue_bounds(queue, log_end if watermark is None else watermark)
         queues.append(QueueStatus(key.topic, key.queue_id, *bounds))
         # a broker that runs may have appended since the log's end was found

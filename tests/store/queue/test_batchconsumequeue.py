@@ -24,7 +24,6 @@ from reput.store.queue.batchconsumequeue import (
     BatchConsumeQueueFiles,
     BoundaryType,
     checked_file_size,
-    open_batch_queues,
 )
 from reput.store.queue.consumequeue import ConsumeQueueFiles, QueueFiles
 from reput.store.queue.cut import ends_by
@@ -71,7 +70,7 @@ def test_golden_queues_are_read_as_they_stand(golden: Callable[[str], Path]) -> 
     conf = parse_properties((root / "broker.conf").read_bytes())
     file_size = checked_file_size(int(conf["mapperFileSizeBatchConsumeQueue"]))
     messages, queues = messages_of(root, ()), 0
-    for key, files in open_batch_queues(root, file_size):
+    for key, files in BatchConsumeQueueFiles.each(root / BATCH_CONSUME_QUEUE_DIRECTORY, file_size):
         own = [m for m in messages if (m.topic.decode(), m.queue_id) == (key.topic, key.queue_id)]
         end = files.find_end(None)
         assert files.units(0).dtype == BATCH_UNIT_DTYPE
@@ -349,7 +348,7 @@ def test_sizes_that_do_not_fit_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         QueueFileError, match="230 bytes but mapperFileSizeBatchConsumeQueue is 460"
     ):
-        list(open_batch_queues(tmp_path, 460))
+        list(BatchConsumeQueueFiles.each(tmp_path / BATCH_CONSUME_QUEUE_DIRECTORY, 460))
     assert checked_file_size(DEFAULT_FILE_SIZE) == 300_000 * 46
     for size in (0, -46, 45, 47, 6_000_000):
         with pytest.raises(UsageError, match="multiple of 46"):

@@ -20,6 +20,7 @@ from reput.store.config import StoreSettings, read_store_settings
 from reput.store.errors import QueueFileError
 from reput.store.log.commitlog import CommitLog
 from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.kinds import QueueKind
 from reput.store.queue.view import ConsumeQueueView, QueueView, open_view
 from tests.support.batch_queue import BATCH_UNIT
 from tests.support.golden import ALL_GOLDEN_NAMES, relaid_queues
@@ -39,8 +40,8 @@ class GoldenQueue:
     messages: list[PlainMessage]
 
     @property
-    def is_batch(self) -> bool:
-        return self.directory.parts[-3] == "batchconsumequeue"
+    def kind(self) -> QueueKind:
+        return QueueKind(self.directory.parts[-3])
 
     @property
     def rows(self) -> list[Row]:
@@ -52,7 +53,7 @@ class GoldenQueue:
     @property
     def ends(self) -> list[int]:
         """The queue offset after each message or inner batch."""
-        if not self.is_batch:
+        if self.kind is QueueKind.CONSUME:
             return [one.queue_offset + 1 for one in self.messages]
         data = b"".join(path.read_bytes() for path in sorted(self.directory.iterdir()))
         units = BATCH_UNIT.iter_unpack(data[: len(data) // 46 * 46])
@@ -63,7 +64,7 @@ class GoldenQueue:
         settings = self.settings
         with closing(settings.open_log()) as log:
             key = QueueKey(self.directory.parts[-2], int(self.directory.parts[-1]))
-            view = open_view(settings.root, key, settings, log, is_batch=self.is_batch)
+            view = open_view(settings.root, key, settings, log, self.kind)
             view.follow(end_offset)
             yield view
 
@@ -246,7 +247,7 @@ def test_files_are_read_one_by_one(golden: Callable[[str], Path], seed: int) -> 
         settings, log = queue.settings, view._log
         key = QueueKey(queue.directory.parent.name, int(queue.directory.name))
         with pytest.raises(QueueFileError, match=str(queue.directory)):
-            open_view(settings.root, key, settings, log, is_batch=False, whole=True)
+            open_view(settings.root, key, settings, log, QueueKind.CONSUME, whole=True)
 
 
 def test_a_view_sees_what_is_appended(golden: Callable[[str], Path], seed: int) -> None:
@@ -291,7 +292,7 @@ def test_blanks_are_no_messages(tmp_path: Path) -> None:
     (queue / file_name(0)).write_bytes(b"".join(units).ljust(400, b"\0"))
     settings = replace(read_store_settings(tmp_path), mapped_file_size_consume_queue=400)
     with closing(CommitLog([tmp_path / "commitlog"], 4096)) as opened:
-        view = open_view(tmp_path, QueueKey("Topic", 0), settings, opened, is_batch=False)
+        view = open_view(tmp_path, QueueKey("Topic", 0), settings, opened, QueueKind.CONSUME)
         view.follow(None)
         assert (view.min_offset, view.max_offset) == (3, 10)
         for first in range(3, 10):
