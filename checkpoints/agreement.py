@@ -18,7 +18,8 @@ been sound when it was dispatched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,12 +27,11 @@ from typing import Any
 
 from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogError
-from reput.store.files import CONSUME_QUEUE_EXT_DIRECTORY, INDEX_DIRECTORY
+from reput.store.files import INDEX_DIRECTORY
 from reput.store.index.indexfile import (
     NEVER_WRITTEN,
     IndexEntry,
     IndexFiles,
-    IndexLayout,
     index_key_hash,
     index_keys,
     read_entry,
@@ -42,9 +42,9 @@ from reput.store.log.record import SCHEDULE_TOPIC, Record
 from reput.store.log.status import Status
 from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles
 from reput.store.queue.consumequeue import PRE_BLANK_SIZE, QueueFiles, QueueKey
-from reput.store.queue.consumequeueext import ConsumeQueueExtFiles, is_ext_addr
+from reput.store.queue.consumequeueext import is_ext_addr
 from reput.store.queue.cut import ends_by, whole_end
-from reput.store.queue.kinds import open_all_queues
+from reput.store.queue.kinds import open_all_queues, open_ext
 from reput.store.queue.placement import (
     count_units,
     is_inside_a_record,
@@ -127,12 +127,13 @@ def find_agreement(
     where a part of the log may not be mounted.
     """
     log.check_mounted(f"{noticed}, and nothing is cut")
-    queues = _queues(log, log_end, watermark, built)
+    comparison = _Comparison(log, log_end, watermark, built, noticed)
+    queues = comparison.queues()
     bounds = [queue.first_offset_that_differs() for queue in queues]
     if built.index:
-        bounds.append(_first_index_offset_that_differs(log, log_end, watermark, built))
+        bounds.append(comparison.first_index_offset_that_differs())
     bound = min((offset for offset in bounds if offset is not None), default=log_end)
-    return _agreement(log, log_end, watermark, queues, bound, noticed)
+    return comparison.agreement(queues, bound)
 
 
 def find_foreign_entries(log: CommitLog, log_end: int, built: Built) -> Agreement | None:
@@ -143,72 +144,32 @@ def find_foreign_entries(log: CommitLog, log_end: int, built: Built) -> Agreemen
     None where there is no such entry. Raises CommitLogError as ``find_agreement``.
     """
     noticed = "there are units of messages that the log does not have"
-    everything = Watermark("", log_end)
-    queues = _queues(log, log_end, everything, built, is_foreign=True)
+    comparison = _Comparison(log, log_end, Watermark("", log_end), built, noticed, is_foreign=True)
+    queues = comparison.queues()
     bound = log_end
     for queue in queues:
         # a wrong unit costs a walk through its log file: only those of the first queue meet many
         differing_offset = queue.first_offset_that_differs(bound)
         bound = bound if differing_offset is None else min(bound, differing_offset)
     if built.index:
-        differing_offset = _first_index_offset_that_differs(
-            log, log_end, everything, built, is_foreign=True
-        )
+        differing_offset = comparison.first_index_offset_that_differs()
         bound = bound if differing_offset is None else min(bound, differing_offset)
     beyond = sum(queue.count_beyond() for queue in queues)
     agreement = Agreement(log_end, -1, 0, 0, sum(map(len, queues)), 0)
     if bound < log_end or (beyond and not agreement.kept_units):
         log.check_mounted(f"{noticed}, and nothing is cut")
-        agreement = _agreement(log, log_end, everything, queues, bound, noticed)
-    index_entries = _count_index_entries(built, agreement.end) if built.index else 0
+        agreement = comparison.agreement(queues, bound)
+    index_entries = comparison.count_index_entries(agreement.end) if built.index else 0
     units = agreement.cut_units + beyond
     if not units and not index_entries:
         return None
     return replace(agreement, cut_units=units, cut_index_entries=index_entries)
 
 
-def _agreement(
-    log: CommitLog,
-    log_end: int,
-    watermark: Watermark,
-    queues: Sequence[_Queue],
-    bound: int,
-    noticed: str,
-) -> Agreement:
-    """Return the end of the last record with a unit below ``bound``; raises CommitLogError."""
-    counts = [queue.count_before(bound) for queue in queues]
-    kept = sum(counts)
-    cut = sum(len(queue) for queue in queues) - kept
-    if not kept and (cut or log_end >= watermark.end_offset):
-        raise CommitLogError(
-            f"{noticed}, and none of the {cut} units of the queues points to a record that the log "
-            "has: this is another log, and nothing was cut; give the one that was dispatched, or "
-            "a fresh `output=`"
-        )
-    if not kept:
-        return Agreement(log_end, -1, 0, watermark.last_store_timestamp, 0, 0)
-    last = max(queue.last_of(count) for queue, count in zip(queues, counts, strict=True))
-    end = sum(last)
-    if kept < min(SUFFICIENT_UNITS, cut):
-        raise CommitLogError(
-            f"{noticed}, and only {kept} of the {kept + cut} units of the queues point to records "
-            f"that the log has, those up to {end}: too few to show that it is the same log, and "
-            "nothing was cut; give the one that was dispatched, or a fresh `output=`"
-        )
-    for queue, count in zip(queues, counts, strict=True):
-        queue.check_samples(count, f"{noticed}, {kept} of {kept + cut} units agree up to {end}")
-    last_record = log.record_at(*last)
-    timestamp = last_record.store_timestamp if isinstance(last_record, Record) else 0
-    return Agreement(end, last[0], fingerprint(log, last[0]), timestamp, kept, cut)
-
-
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
     """Return the first number in [low, high) for which ``holds`` is true, or ``high``; ``holds`` is
     false for all numbers before it."""
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low
+    return low + bisect_left(range(low, high), True, key=holds)
 
 
 def _first_from_end(low: int, high: int, holds: Callable[[int], bool]) -> int:
@@ -219,25 +180,126 @@ def _first_from_end(low: int, high: int, holds: Callable[[int], bool]) -> int:
     return _first(max(high - step, low), high, holds)
 
 
+def _first_entry(
+    entry: Callable[[int], IndexEntry],
+    high: int,
+    holds: Callable[[IndexEntry], bool],
+    search: Callable[[int, int, Callable[[int], bool]], int] = _first,
+) -> int:
+    """Return the number below ``high`` of the first entry for which ``holds`` is true."""
+    return search(1, high, lambda number: holds(entry(number)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """A search for the cut between an output and a log."""
+
+    log: CommitLog
+    log_end: int
+    watermark: Watermark
+    built: Built
+    noticed: str
+    """The sign that the two differ."""
+    is_foreign: bool = False
+    """Another writer built the output."""
+
+    def queues(self) -> list[_Queue]:
+        """Open every queue. Raises QueueFileError."""
+        return [
+            _Queue(self, key, files)
+            for _, key, files in open_all_queues(self.built.output, self.built.settings)
+        ]
+
+    def agreement(self, queues: Sequence[_Queue], bound: int) -> Agreement:
+        """Return the end of the last record with a unit below ``bound``; raises CommitLogError."""
+        log, watermark, noticed = self.log, self.watermark, self.noticed
+        counts = [queue.count_before(bound) for queue in queues]
+        kept = sum(counts)
+        cut = sum(len(queue) for queue in queues) - kept
+        if not kept and (cut or self.log_end >= watermark.end_offset):
+            raise CommitLogError(
+                f"{noticed}, and none of the {cut} units of the queues points to a record that the "
+                "log has: this is another log, and nothing was cut; give the one that was "
+                "dispatched, or a fresh `output=`"
+            )
+        if not kept:
+            return Agreement(self.log_end, -1, 0, watermark.last_store_timestamp, 0, 0)
+        last = max(queue.last_of(count) for queue, count in zip(queues, counts, strict=True))
+        end = sum(last)
+        if kept < min(SUFFICIENT_UNITS, cut):
+            raise CommitLogError(
+                f"{noticed}, and only {kept} of the {kept + cut} units of the queues point to "
+                f"records that the log has, those up to {end}: too few to show that it is the same "
+                "log, and nothing was cut; give the one that was dispatched, or a fresh `output=`"
+            )
+        for queue, count in zip(queues, counts, strict=True):
+            queue.check_samples(count, f"{noticed}, {kept} of {kept + cut} units agree up to {end}")
+        last_record = log.record_at(*last)
+        timestamp = last_record.store_timestamp if isinstance(last_record, Record) else 0
+        return Agreement(end, last[0], fingerprint(log, last[0]), timestamp, kept, cut)
+
+    def _index_files(self) -> Iterator[Callable[[int], IndexEntry]]:
+        """The files of the index, the newest first, each as what reads an entry of it."""
+        layout = self.built.settings.index_layout
+        files = IndexFiles(self.built.output / INDEX_DIRECTORY, layout)
+        return (partial(read_entry, path, layout) for path in reversed(files.paths()))
+
+    def count_index_entries(self, end_offset: int) -> int:
+        """Count the entries of messages at and after ``end_offset``."""
+        count, end_number = 0, self.built.settings.max_index_num
+        for entry in self._index_files():
+            end = _first_entry(entry, end_number, lambda each: each == NEVER_WRITTEN)
+            first = _first_entry(entry, end, lambda each: each.phy_offset >= end_offset)
+            count += end - first
+            if first > 1:
+                break
+        return count
+
+    def first_index_offset_that_differs(self) -> int | None:
+        """Return the physical offset of the first message whose index entries do not match its
+        keys; None without one. A unique key tells apart messages that are otherwise alike."""
+        lowest, end_number = None, self.built.settings.max_index_num
+        for entry in self._index_files():
+            end = _first_entry(entry, end_number, self._is_beyond)
+            first = _first_entry(entry, end, self._differs, _first_from_end)
+            if first < end:
+                lowest = entry(first).phy_offset
+            if first > 1:
+                break
+        return lowest
+
+    def _is_beyond(self, entry: IndexEntry) -> bool:
+        return entry == NEVER_WRITTEN or entry.phy_offset >= self.watermark.end_offset
+
+    def _differs(self, entry: IndexEntry) -> bool:
+        offset = entry.phy_offset
+        if offset < self.log.min_offset:
+            return False
+        message = self.log.record_starting_at(offset)
+        if not isinstance(message, Record):
+            return not self.is_foreign
+        if offset + message.total_size > self.log_end:
+            return True
+        keys = index_keys(message, index_tags=True)
+        return entry.key_hash not in map(index_key_hash, keys)
+
+
 class _Queue:
     """The units of one queue that lie below the watermark and whose messages the log still has."""
 
-    def __init__(
-        self, key: QueueKey, files: QueueFiles, log: CommitLog, log_end: int, watermark: Watermark,
-        built: Built, is_foreign: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, comparison: _Comparison, key: QueueKey, files: QueueFiles) -> None:
+        built, watermark = comparison.built, comparison.watermark
         self._key = key
-        self._is_foreign = is_foreign
+        self._is_foreign = comparison.is_foreign
         self._files = files
-        self._log = log
-        self._log_end = log_end
+        self._log = comparison.log
+        self._log_end = comparison.log_end
         # this case has no keys to compare: the messages that a broker appends after the cut are
         # younger than all that it lost, unless its clock was set back
         self._newest = 0 if built.index else watermark.last_store_timestamp
         self._settings = built.settings
-        directory = built.output / CONSUME_QUEUE_EXT_DIRECTORY / key.relative_path
-        size = built.settings.mapped_file_size_consume_queue_ext
-        self._ext = ConsumeQueueExtFiles(directory, size)
+        self._ext = open_ext(built.output, key, built.settings)
+        self._units_of = partial(count_units, self._log, key)
         self._end = self._end_of(watermark.end_offset)
         self._begin = files.starts[0] // files.unit_size if files.starts else 0
         if self._begin < self._end and not self._is_in_log(self._begin):
@@ -247,8 +309,7 @@ class _Queue:
         return self._end - self._begin
 
     def _end_of(self, end_offset: int) -> int:
-        units_of = partial(count_units, self._log, self._key)
-        return whole_end(self._files, end_offset, units_of) // self._files.unit_size
+        return whole_end(self._files, end_offset, self._units_of) // self._files.unit_size
 
     def _is_in_log(self, index: int) -> bool:
         real = self._files.real_unit_up_to(index, self._begin)
@@ -327,8 +388,7 @@ class _Queue:
 
     def count_beyond(self) -> int:
         """Return how many units there are beyond the end, as a broker counts them that starts."""
-        units_of = partial(count_units, self._log, self._key)
-        if ends_by(self._files, self._log_end, units_of):
+        if ends_by(self._files, self._log_end, self._units_of):
             return 0
         count = self._files.find_end(None) // self._files.unit_size - self._end
         units = self._files.read(self._end, max(count, 0))
@@ -354,71 +414,3 @@ class _Queue:
                     "was dispatched, or a fresh `output=`"
                 )
             step = min(step * 4, count) if step < count else 0
-
-
-def _queues(
-    log: CommitLog,
-    log_end: int,
-    watermark: Watermark,
-    built: Built,
-    *,
-    is_foreign: bool = False,
-) -> list[_Queue]:
-    return [
-        _Queue(key, files, log, log_end, watermark, built, is_foreign)
-        for _, key, files in open_all_queues(built.output, built.settings)
-    ]
-
-
-def _count_index_entries(built: Built, end_offset: int) -> int:
-    """Count the entries of messages at and after ``end_offset``."""
-    layout = IndexLayout(built.settings.max_hash_slot_num, built.settings.max_index_num)
-    count = 0
-    for path in reversed(IndexFiles(built.output / INDEX_DIRECTORY, layout).paths()):
-
-        def entry(index: int, path: Path = path) -> IndexEntry:
-            return read_entry(path, layout, index)
-
-        end = _first(1, layout.max_index_num, lambda index: entry(index) == NEVER_WRITTEN)
-        first = _first(1, end, lambda index: entry(index).phy_offset >= end_offset)
-        count += end - first
-        if first > 1:
-            break
-    return count
-
-
-def _first_index_offset_that_differs(
-    log: CommitLog, log_end: int, watermark: Watermark, built: Built, *, is_foreign: bool = False
-) -> int | None:
-    """Return the physical offset of the first message whose index entries do not match its keys;
-    None without one. A unique key tells apart messages that are otherwise alike."""
-    layout = IndexLayout(built.settings.max_hash_slot_num, built.settings.max_index_num)
-    lowest = None
-
-    def is_beyond(entry: IndexEntry) -> bool:
-        return entry == NEVER_WRITTEN or entry.phy_offset >= watermark.end_offset
-
-    def differs(entry: IndexEntry) -> bool:
-        offset = entry.phy_offset
-        if offset < log.min_offset:
-            return False
-        message = log.record_starting_at(offset)
-        if not isinstance(message, Record):
-            return not is_foreign
-        if offset + message.total_size > log_end:
-            return True
-        keys = index_keys(message, index_tags=True)
-        return entry.key_hash not in map(index_key_hash, keys)
-
-    for path in reversed(IndexFiles(built.output / INDEX_DIRECTORY, layout).paths()):
-
-        def entry(index: int, path: Path = path) -> IndexEntry:
-            return read_entry(path, layout, index)
-
-        end = _first(1, layout.max_index_num, lambda index: is_beyond(entry(index)))
-        first = _first_from_end(1, end, lambda index: differs(entry(index)))
-        if first < end:
-            lowest = entry(first).phy_offset
-        if first > 1:
-            break
-    return lowest
