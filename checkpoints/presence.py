@@ -141,6 +141,11 @@ class _Look:
         self._output = built.output
         self._settings = built.settings
         self._layout = built.settings.index_layout
+        self._sizes: dict[str, tuple[int, int]] = {
+            kind: (built.settings.file_size(kind), kind.files.UNIT_DTYPE.itemsize)
+            for kind in QueueKind
+        }
+        """Bytes of a file and of a unit of each kind, once for all queues."""
         self._lacks_ext = False
 
     def is_lost(self, name: EntryName, end: EntryEnd) -> bool:
@@ -149,7 +154,7 @@ class _Look:
             return False  # retention removes what the log no longer has
         if name.kind == INDEX_DIRECTORY:
             return self._settings.builds_index and self._is_index_lost(name, end)
-        if name.kind not in [*QueueKind]:
+        if name.kind not in self._sizes:
             return False
         unit = self._unit_before(name, end.end)
         if unit is None or unit[0] + unit[1] != end.physical_offset:
@@ -176,8 +181,8 @@ class _Look:
     def _unit_before(self, name: EntryName, end: int) -> tuple[int, int, int] | None:
         """The unit that ends at byte ``end`` of a queue; None where it has none. No Path and no
         list of files, because there may be 100,000 queues."""
-        size = self._settings.file_size(name.kind)
-        position = end - QueueKind(name.kind).files.UNIT_DTYPE.itemsize
+        size, unit_size = self._sizes[name.kind]
+        position = end - unit_size
         start = position - position % size
         path = (
             f"{self._output}/{name.kind}/{name.name}/{name.queue_id}/{offset_to_file_name(start)}"
