@@ -342,7 +342,7 @@ class Consumer:
                 group_offsets = offsets.get(key, {})
                 for n in sorted(ids - group_offsets.keys()):
                     first = first_position(
-                        group_offsets, self._asked(topic, n), self._earliest(topic, n)
+                        group_offsets, self._asked(topic, n), self.store.min_offset(topic, n)
                     )
                     first_offsets.setdefault(key, {})[n] = first
             return first_offsets
@@ -363,19 +363,15 @@ class Consumer:
         (``RebalancePushImpl.computePullFromWhere``)."""
         is_retry = topic.startswith(RETRY_GROUP_TOPIC_PREFIX.decode())
         if self._from_where is ConsumeFromWhere.FIRST_OFFSET or topic in self._new_topics:
-            return self._earliest(topic, queue_id)
+            return self.store.min_offset(topic, queue_id)
         if self._from_where is ConsumeFromWhere.TIMESTAMP and not is_retry:
             time_ms = self._from_time_ms
             if time_ms is None:
                 time_ms = int((time.time() - CONSUME_TIMESTAMP_SECONDS) * 1000)
             return self.store.offset_by_time(topic, queue_id, time_ms)
         if self._from_where is ConsumeFromWhere.LAST_OFFSET and is_retry:
-            return self._earliest(topic, queue_id)
+            return self.store.min_offset(topic, queue_id)
         return self.store.max_offset(topic, queue_id)
-
-    def _earliest(self, topic: str, queue_id: int) -> int:
-        # an absent batch queue's min offset is -1
-        return max(0, self.store.min_offset(topic, queue_id))
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._broker_name, queue_id)

@@ -203,7 +203,7 @@ def get_message(
     max_body_bytes: int,
 ) -> GetMessageResult:
     """Pull from queue offset ``offset`` on; ``MessageStore.get_message`` has the parameters."""
-    low, high = queue.min_offset, queue.max_offset
+    low, high = queue.stated_min_offset, queue.max_offset
     outside = outside_queue(offset, low, high)
     if outside is not None:
         return GetMessageResult(*outside, low, high)

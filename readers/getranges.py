@@ -84,7 +84,7 @@ class RangeReader:
         message_filter: MessageFilter | None,
     ) -> GetRangesResult:
         """Pull from queue offset ``offset`` on; ``MessageStore.get_ranges`` has the parameters."""
-        low, high = queue.min_offset, queue.max_offset
+        low, high = queue.stated_min_offset, queue.max_offset
         outside = outside_queue(offset, low, high)
         if outside is not None:
             return GetRangesResult(*outside, low, high)

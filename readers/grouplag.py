@@ -144,9 +144,7 @@ def total(lags: Iterable[Lag]) -> Lag:
 def _queue_lag(
     store: MessageStore, key: TopicGroup, queue_id: int, committed: int | None, now_ms: int
 ) -> QueueLag:
-    # an absent batch queue's min offset is -1
-    low = max(store.min_offset(key.topic, queue_id), 0)
-    high = store.max_offset(key.topic, queue_id)
+    low, high = store.min_offset(key.topic, queue_id), store.max_offset(key.topic, queue_id)
     if low == high and committed is None:
         lag = NO_LAG
     elif committed is None or committed > high:

@@ -48,12 +48,8 @@ def take_inventory(store: MessageStore, root: Path) -> Inventory:
 
 
 def _count(store: MessageStore, topic: str) -> int:
-    bounds = (_bounds(store, topic, queue_id) for queue_id in store.queue_ids(topic))
-    return sum(high - low for low, high in bounds)
-
-
-def _bounds(store: MessageStore, topic: str, queue_id: int) -> tuple[int, int]:
-    return max(store.min_offset(topic, queue_id), 0), store.max_offset(topic, queue_id)
+    queues = store.queue_ids(topic)
+    return sum(store.max_offset(topic, each) - store.min_offset(topic, each) for each in queues)
 
 
 def _undelivered(store: MessageStore, root: Path) -> int:
@@ -62,7 +58,7 @@ def _undelivered(store: MessageStore, root: Path) -> int:
     waiting = 0
     topic = SCHEDULE_TOPIC.decode()
     for queue_id in store.queue_ids(topic):
-        low, high = _bounds(store, topic, queue_id)
+        low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
         # levels count from 1
         next_offset = table.get(str(queue_id + 1)) if isinstance(table, dict) else None
         waiting += high - min(max(low, next_offset if type(next_offset) is int else 0), high)
@@ -82,7 +78,7 @@ def _open_halves(store: MessageStore, root: Path) -> tuple[int, bool]:
 
 def _from_committed(store: MessageStore, root: Path, topic: str) -> tuple[int, int]:
     """The part of a topic's queue 0 that the transactions' own group has not done."""
-    low, high = _bounds(store, topic, 0)
+    low, high = store.min_offset(topic, 0), store.max_offset(topic, 0)
     done = (read_committed(root) or {}).get(TopicGroup(topic, TRANSACTION_GROUP), {}).get(0, 0)
     return min(max(low, done), high), high
 

@@ -177,7 +177,7 @@ class MessageStore:
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Offset of the first message that is still in the log: the max offset if there is none, 0
-        without a queue and -1 without a batch queue."""
+        without a queue."""
         return self._ask(topic, queue_id, lambda queue: queue.min_offset, 0)
 
     def max_offset(self, topic: str, queue_id: int) -> int:

@@ -118,7 +118,7 @@ def reset_to_earliest(
     store: MessageStore, offsets: Offsets, group: str, topic: str
 ) -> list[OffsetChange]:
     """Move a group to the first message that the log still has, in each queue of a topic."""
-    return _reset(store, offsets, group, topic, lambda q: max(0, store.min_offset(topic, q)))
+    return _reset(store, offsets, group, topic, partial(store.min_offset, topic))
 
 
 def reset_to_offset(
@@ -138,7 +138,7 @@ def reset_to_offset(
 
 def check_offset(store: MessageStore, topic: str, queue_id: int, offset: int) -> None:
     """Raise UsageError for an offset outside the queue's [min, max]; the max offset is allowed."""
-    low, high = max(0, store.min_offset(topic, queue_id)), store.max_offset(topic, queue_id)
+    low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
     if not low <= offset <= high:
         raise UsageError(
             f"offset {offset} is outside of queue {queue_id} of topic {topic}; choose one from "

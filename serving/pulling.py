@@ -175,7 +175,7 @@ class Pulling:
 
     def _moved(self, pull: _Pull, offset: int) -> Frame:
         """Return the answer that sends a client to the offset to which its group was reset."""
-        low = max(self._store.min_offset(*pull.queue), 0)
+        low = self._store.min_offset(*pull.queue)
         ext = _ext(pull.asked.sys_flags, offset, low, self._store.max_offset(*pull.queue))
         return pull.request.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext)
 

@@ -64,7 +64,7 @@ class ServedQueues:
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Offset of the first message that is still in the log."""
-        return max(self._store.min_offset(topic, queue_id), 0)
+        return self._store.min_offset(topic, queue_id)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Offset after the last message, as of now."""

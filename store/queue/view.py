@@ -125,7 +125,12 @@ class QueueView(ABC):
     @property
     def min_offset(self) -> int:
         """Queue offset of the first message that is still in the log; the max offset if there is
-        none, but -1 for a batch queue without units."""
+        none."""
+        return max(self.stated_min_offset, 0)
+
+    @property
+    def stated_min_offset(self) -> int:
+        """The min offset that RocketMQ states in a pull: -1 for a batch queue without units."""
         log_min_offset = self._log.min_offset
         if self._known_min is None or self._known_min[0] != log_min_offset:
             offset = self.files.min_offset_in_queue(self._end, log_min_offset)

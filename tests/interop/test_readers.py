@@ -49,6 +49,8 @@ LIMITS: dict[str, Setting] = {
     "maxFilterMessageSize": 3_000,
 }  # fmt: skip
 """Limits of pulls from ``FRONT``; the other stores have RocketMQ's."""
+ABSENT = (("Nowhere", "0"), ("BatchTopic", "99"))
+"""Queues without a file, one of each kind; RocketMQ states the min offset -1 of the latter."""
 PULLS, TIMES, KEYS, MESSAGES = 400, 300, 300, 50
 """Questions for each store: about 17,000 in all."""
 EVER = (0, (1 << 63) - 1)
@@ -123,7 +125,7 @@ def pull_questions(
     for number in range(PULLS):
         if number % (PULLS // 2) == 0:
             yield line("memory", 0 if number else 40)
-        topic, queue = rng.choice([*ends, ("Nowhere", "0")])
+        topic, queue = rng.choice([*ends, *ABSENT])
         end = ends.get((topic, queue), 0)
         offset = rng.choice((-1, 0, end - 1, end, end + 1, 1 << 40, rng.randrange(end + 5)))
         offset = rng.choice((offset, rng.randrange(end + 1)))

@@ -319,6 +319,18 @@ def test_a_pull_has_the_limits_of_the_store(tmp_path: Path, reader: type[Message
     assert pulled(on_disk, max_transfer_count_on_disk=5) == 5
 
 
+def test_a_batch_queue_without_units(
+    golden: Callable[[str], Path], reader: type[MessageStore]
+) -> None:
+    """It begins and ends at 0; only a pull states -1, as RocketMQ's do."""
+    with reader(golden("batch")) as store:
+        assert (store.min_offset("BatchTopic", 99), store.max_offset("BatchTopic", 99)) == (0, 0)
+        assert store.offset_by_time("BatchTopic", 99, 5) == 0
+        pulled = store.get_message("BatchTopic", 99, 0)
+        assert pulled.status == GetMessageStatus.NO_MESSAGE_IN_QUEUE
+        assert (pulled.min_offset, pulled.max_offset) == (-1, 0)
+
+
 def test_what_no_store_has(tmp_path: Path, reader: type[MessageStore]) -> None:
     """Names that are no directories never become paths; what is not there is empty."""
     small = SmallStore(tmp_path / "store")

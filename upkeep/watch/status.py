@@ -159,8 +159,7 @@ def queue_bounds(queue: QueueView, end: int | None) -> tuple[int, int]:
     """Return the min and the max offset of a queue up to ``end`` of the log, which is the watermark
     or else the log's own end; up to its last unit where neither is known."""
     queue.follow(end)
-    # a batch queue without units has the min offset -1
-    return max(queue.min_offset, 0), queue.max_offset
+    return queue.min_offset, queue.max_offset
 
 
 def read_lag(
