@@ -347,7 +347,7 @@ def measure_wake(context: Context) -> Iterator[Row]:
         output = directory / "output"
         reput.build(log, output)
         with MessageStore(log.store, output=output) as opened:
-            part = opened.unit_columns(TOPIC, 0, 0, WAKES + 1)
+            part = opened.queue(TOPIC, 0).unit_columns(0, WAKES + 1)
         if part is None or len(part[0]) <= WAKES:
             raise BenchError(f"the queue has fewer than {WAKES} messages")
         units = part[0]

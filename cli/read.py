@@ -75,7 +75,7 @@ def get(
         if topic is None or queue is None or offset is None:
             raise UsageError("give QUEUE and OFFSET after TOPIC")
         _check_queue(opened, topic, queue, output or store)
-        found = opened.get_message(topic, queue, offset, 1)
+        found = opened.queue(topic, queue).get_message(offset, 1)
         # where a message is gone a later one is found; one in an inner batch begins before
         if not found.messages or not found.queue_offsets[0] <= offset < found.next_begin_offset:
             place = f"offset {offset} of queue {queue} of topic {topic}"
@@ -89,13 +89,12 @@ def _message_by_id(opened: MessageStore, message_id: str) -> Message:
     """Raises UsageError for a text that is no such id, NotFoundError where no message has it."""
     from reput.readers.messages import message_place  # noqa: PLC0415
 
-    found = opened.message_by_id(message_id)
+    found = opened.log.message_by_id(message_id)
     if found is not None:
         return found
     _, place = message_place(message_id)
-    stored = opened.message_at(place)
-    has = f"no record begins there in the log's [{opened.min_physical_offset}, "
-    has += f"{opened.max_physical_offset})"
+    stored = opened.log.message_at(place)
+    has = f"no record begins there in the log's [{opened.log.min_offset}, {opened.log.end})"
     if stored is not None:
         has = f"the one there has the id {stored.offset_message_id}, of another broker"
     raise NotFoundError(
@@ -285,8 +284,11 @@ def keyed_messages(
     Without an index every message of the topic is looked at, with a note.
     """
     root = output or store
-    if opened.has_index:
-        found = opened.query_index(topic, key, most, *span, is_limited=most is None)
+    begin, end = span
+    if opened.index.exists:
+        found = opened.index.query(
+            topic, key, max_count=most, begin_ms=begin, end_ms=end, is_limited=most is None
+        )
         if found.has_more:
             render.print_note(
                 f"the index in {root} has older entries with this key's hash, which were not "
@@ -295,13 +297,12 @@ def keyed_messages(
         return found.with_key(topic, key, is_unique=is_unique)
     from reput.readers.keyscan import scan_for_key  # noqa: PLC0415
 
-    queues = opened.queue_ids(topic)
-    count = sum(opened.max_offset(topic, q) - opened.min_offset(topic, q) for q in queues)
+    bounds = [opened.queue(topic, each).bounds() for each in opened.queue_ids(topic)]
+    count = sum(high - low for low, high in bounds)
     render.print_note(
         f"no index in {root}: looking at {texts.counted(count, 'message')} of topic {topic}; "
         f"{command_line('rebuild', store, output, '--only', 'index')} builds one"
     )
-    begin, end = span
     return scan_for_key(opened, topic, key, is_unique=is_unique, begin_ms=begin, end_ms=end)
 
 
@@ -335,8 +336,9 @@ def search_time(
         _check_queue(opened, topic, queue, output or store)
         if (line := opened.note_coverage()) is not None:
             render.print_note(f"warning: {line}")
-        offset = opened.offset_by_time(topic, queue, wanted, boundary)
-        stored = opened.store_time(topic, queue, offset)
+        reader = opened.queue(topic, queue)
+        offset = reader.offset_by_time(wanted, boundary)
+        stored = reader.store_time(offset)
     fields = {"topic": topic, "queue_id": queue, "queue_offset": offset}
     # -1 beyond the last message
     shown = texts.time_text(stored) if stored >= 0 else "none stored yet"

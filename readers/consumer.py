@@ -250,10 +250,9 @@ class Consumer:
 
     def _read_queue(self, queue: MessageQueue, max_count: int) -> list[ConsumedMessage]:
         position, message_filter = self._positions[queue], self._subscription[queue.topic]
-        pulled = self.store.get_message(
-            queue.topic, queue.queue_id, position, max_count,
-            max_bytes=MAX_POLL_BYTES, message_filter=message_filter,
-        )  # fmt: skip
+        pulled = self.store.queue(queue.topic, queue.queue_id).get_message(
+            position, max_count, max_bytes=MAX_POLL_BYTES, message_filter=message_filter
+        )
         if pulled.damaged:
             self._list_damaged(queue, pulled.damaged)
         if not self._is_moved(queue, pulled.status, pulled.next_begin_offset):
@@ -289,7 +288,7 @@ class Consumer:
         elif status in (
             GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.NO_MESSAGE_IN_QUEUE
         ):  # fmt: skip
-            if not self.store.is_dispatched_whole():
+            if not self.store.log.is_dispatched_whole():
                 return True
             reason = "the queue ends there"
         else:
@@ -341,9 +340,8 @@ class Consumer:
                 key = TopicGroup(topic, self.group)
                 group_offsets = offsets.get(key, {})
                 for n in sorted(ids - group_offsets.keys()):
-                    first = first_position(
-                        group_offsets, self._asked(topic, n), self.store.min_offset(topic, n)
-                    )
+                    low = self.store.queue(topic, n).min_offset()
+                    first = first_position(group_offsets, self._asked(topic, n), low)
                     first_offsets.setdefault(key, {})[n] = first
             return first_offsets
 
@@ -361,17 +359,18 @@ class Consumer:
     def _asked(self, topic: str, queue_id: int) -> int:
         """Return the offset that ``from_where`` asks for
         (``RebalancePushImpl.computePullFromWhere``)."""
+        queue = self.store.queue(topic, queue_id)
         is_retry = topic.startswith(RETRY_GROUP_TOPIC_PREFIX.decode())
         if self._from_where is ConsumeFromWhere.FIRST_OFFSET or topic in self._new_topics:
-            return self.store.min_offset(topic, queue_id)
+            return queue.min_offset()
         if self._from_where is ConsumeFromWhere.TIMESTAMP and not is_retry:
             time_ms = self._from_time_ms
             if time_ms is None:
                 time_ms = int((time.time() - CONSUME_TIMESTAMP_SECONDS) * 1000)
-            return self.store.offset_by_time(topic, queue_id, time_ms)
+            return queue.offset_by_time(time_ms)
         if self._from_where is ConsumeFromWhere.LAST_OFFSET and is_retry:
-            return self.store.min_offset(topic, queue_id)
-        return self.store.max_offset(topic, queue_id)
+            return queue.min_offset()
+        return queue.max_offset()
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._broker_name, queue_id)

@@ -202,7 +202,7 @@ def get_message(
     limits: PullLimits,
     max_body_bytes: int,
 ) -> GetMessageResult:
-    """Pull from queue offset ``offset`` on; ``MessageStore.get_message`` has the parameters."""
+    """Pull from queue offset ``offset`` on; ``QueueReader.get_message`` has the parameters."""
     low, high = queue.stated_min_offset, queue.max_offset
     outside = outside_queue(offset, low, high)
     if outside is not None:

@@ -83,7 +83,7 @@ class RangeReader:
         max_bytes: int,
         message_filter: MessageFilter | None,
     ) -> GetRangesResult:
-        """Pull from queue offset ``offset`` on; ``MessageStore.get_ranges`` has the parameters."""
+        """Pull from queue offset ``offset`` on; ``QueueReader.get_ranges`` has the parameters."""
         low, high = queue.stated_min_offset, queue.max_offset
         outside = outside_queue(offset, low, high)
         if outside is not None:

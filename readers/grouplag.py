@@ -144,7 +144,7 @@ def total(lags: Iterable[Lag]) -> Lag:
 def _queue_lag(
     store: MessageStore, key: TopicGroup, queue_id: int, committed: int | None, now_ms: int
 ) -> QueueLag:
-    low, high = store.min_offset(key.topic, queue_id), store.max_offset(key.topic, queue_id)
+    low, high = store.queue(key.topic, queue_id).bounds()
     if low == high and committed is None:
         lag = NO_LAG
     elif committed is None or committed > high:
@@ -160,7 +160,7 @@ def _lag(store: MessageStore, topic: str, queue_id: int, start: int, end: int, n
         return NO_LAG
     size, first, at = 0, None, start
     while at < end:
-        part = store.unit_columns(topic, queue_id, at, min(UNITS_PER_READ, end - at))
+        part = store.queue(topic, queue_id).unit_columns(at, min(UNITS_PER_READ, end - at))
         if part is None:
             # a file of the queue is missing
             return Lag(end - start, None, None, None)
@@ -169,7 +169,7 @@ def _lag(store: MessageStore, topic: str, queue_id: int, start: int, end: int, n
             first = int(units.physical_offsets[0])
         size += int(units.sizes.sum(dtype="int64"))
     # the whole record is checked, because a damaged one may state any time
-    oldest = None if first is None else store.message_at(first)
+    oldest = None if first is None else store.log.message_at(first)
     if oldest is None:
         return Lag(end - start, size, None, None)
     stored = oldest.record.store_timestamp

@@ -48,8 +48,8 @@ def take_inventory(store: MessageStore, root: Path) -> Inventory:
 
 
 def _count(store: MessageStore, topic: str) -> int:
-    queues = store.queue_ids(topic)
-    return sum(store.max_offset(topic, each) - store.min_offset(topic, each) for each in queues)
+    bounds = (store.queue(topic, queue_id).bounds() for queue_id in store.queue_ids(topic))
+    return sum(high - low for low, high in bounds)
 
 
 def _undelivered(store: MessageStore, root: Path) -> int:
@@ -58,7 +58,7 @@ def _undelivered(store: MessageStore, root: Path) -> int:
     waiting = 0
     topic = SCHEDULE_TOPIC.decode()
     for queue_id in store.queue_ids(topic):
-        low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        low, high = store.queue(topic, queue_id).bounds()
         # levels count from 1
         next_offset = table.get(str(queue_id + 1)) if isinstance(table, dict) else None
         waiting += high - min(max(low, next_offset if type(next_offset) is int else 0), high)
@@ -78,7 +78,7 @@ def _open_halves(store: MessageStore, root: Path) -> tuple[int, bool]:
 
 def _from_committed(store: MessageStore, root: Path, topic: str) -> tuple[int, int]:
     """The part of a topic's queue 0 that the transactions' own group has not done."""
-    low, high = store.min_offset(topic, 0), store.max_offset(topic, 0)
+    low, high = store.queue(topic, 0).bounds()
     done = (read_committed(root) or {}).get(TopicGroup(topic, TRANSACTION_GROUP), {}).get(0, 0)
     return min(max(low, done), high), high
 
@@ -87,7 +87,7 @@ def _ended_halves(store: MessageStore, first: int, last: int) -> Iterator[int]:
     """The queue offsets of half messages that are named by messages [first, last)."""
     at = first
     while at < last:
-        result = store.get_message(OP_TOPIC, 0, at, PULLED)
+        result = store.queue(OP_TOPIC, 0).get_message(at, PULLED)
         for message in result.messages:
             # RocketMQ 4 names one, RocketMQ 5 several, each followed by a comma
             yield from (int(text) for text in message.body().split(b",") if text.isdigit())

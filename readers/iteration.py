@@ -3,7 +3,7 @@
 Columns of the unit come from the queue alone. The log is read only if a column of the record or
 the filter needs it, and only at units that a tag or a bit map lets through. The rows that pass a
 filter are the messages that a client hands to its listener. The plain twin is
-``MessageStore.get_message``; unlike it, this module keeps inner batches whole: a row is a record.
+``QueueReader.get_message``; unlike it, this module keeps inner batches whole: a row is a record.
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ def iterate(
 def _units(
     store: MessageStore, topic: str, queue_id: int, start: int, end: int | None
 ) -> Iterator[UnitColumns]:
-    last = store.max_offset(topic, queue_id)
+    queue = store.queue(topic, queue_id)
+    last = queue.max_offset()
     end = last if end is None else min(end, last)
-    while (start := max(start, store.min_offset(topic, queue_id))) < end:
-        part = store.unit_columns(topic, queue_id, start, min(UNITS_PER_READ, end - start))
+    while (start := max(start, queue.min_offset())) < end:
+        part = queue.unit_columns(start, min(UNITS_PER_READ, end - start))
         if part is None:
             raise QueueFileError(
                 f"queue {queue_id} of topic {topic} has no file with offset {start}; rebuild it "
@@ -132,7 +133,7 @@ class _Rows:
         The first batch, usually the only one, is made at once. If inflated bodies are large, more
         batches follow on demand.
         """
-        batches = self._store.rows_at(part, self._log_schema, self._max_inflated_bytes)
+        batches = self._store.log.rows_at(part, self._log_schema, self._max_inflated_bytes)
         return part, chain([next(batches)], batches)
 
     def _note_losses(self, part: UnitColumns, reasons: pa.Array, first: int) -> None:
@@ -141,7 +142,7 @@ class _Rows:
             noted = 0
             for offset in part.physical_offsets[bad].tolist():
                 if offset >= noted:
-                    noted = self._store.note_loss(offset)
+                    noted = self._store.log.note_loss(offset)
 
     def _batch(self, units: UnitColumns, columns: dict[str, pa.Array]) -> Iterator[pa.RecordBatch]:
         """Join units with their rows from the log, and drop rows that the filter rejects."""

@@ -1,6 +1,6 @@
 """Search of a key without an index: every message of a topic is looked at.
 
-What ``MessageStore.query`` finds by hashes, this finds in the messages' own properties, so that the
+What ``IndexReader.query`` finds by hashes, this finds in the messages' own properties, so that the
 answers are the same.
 """
 
@@ -37,7 +37,7 @@ def scan_for_key(
             may_have = pc.match_substring(column, key)
             places.update(batch.column(names[0]).filter(may_have).to_pylist())
     for place in sorted(places):
-        message = store.message_at(place)
+        message = store.log.message_at(place)
         if message is None or not begin_ms <= message.store_timestamp <= end_ms:
             continue
         if message.has_key(topic, key, is_unique):

@@ -12,12 +12,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
 from reput.readers.grouplag import CommittedOffsets
 from reput.readers.messagestore import MessageStore
+from reput.readers.queuereader import QueueReader
 from reput.store import configjson
 from reput.store.datadirectories import check_target
 from reput.store.errors import NotFoundError, UsageError
@@ -111,14 +111,14 @@ def reset_to_time(
 ) -> list[OffsetChange]:
     """Move a group to the first message stored at a time or later, in each queue of a topic; to the
     max offset where there is none."""
-    return _reset(store, offsets, group, topic, lambda q: store.offset_by_time(topic, q, time_ms))
+    return _reset(store, offsets, group, topic, lambda queue: queue.offset_by_time(time_ms))
 
 
 def reset_to_earliest(
     store: MessageStore, offsets: Offsets, group: str, topic: str
 ) -> list[OffsetChange]:
     """Move a group to the first message that the log still has, in each queue of a topic."""
-    return _reset(store, offsets, group, topic, partial(store.min_offset, topic))
+    return _reset(store, offsets, group, topic, QueueReader.min_offset)
 
 
 def reset_to_offset(
@@ -138,7 +138,7 @@ def reset_to_offset(
 
 def check_offset(store: MessageStore, topic: str, queue_id: int, offset: int) -> None:
     """Raise UsageError for an offset outside the queue's [min, max]; the max offset is allowed."""
-    low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    low, high = store.queue(topic, queue_id).bounds()
     if not low <= offset <= high:
         raise UsageError(
             f"offset {offset} is outside of queue {queue_id} of topic {topic}; choose one from "
@@ -152,9 +152,7 @@ def skip(
     """Move a group beyond every message, in ``topics``, or in all topics in which it has
     committed."""
     chosen = topics or _topics(offsets, group)
-    changes = [
-        _reset(store, offsets, group, topic, partial(store.max_offset, topic)) for topic in chosen
-    ]
+    changes = [_reset(store, offsets, group, topic, QueueReader.max_offset) for topic in chosen]
     return list(chain.from_iterable(changes))
 
 
@@ -194,11 +192,14 @@ def _reset(
     offsets: Offsets,
     group: str,
     topic: str,
-    place: Callable[[int], int],
+    place: Callable[[QueueReader], int],
 ) -> list[OffsetChange]:
     queue_ids = _queue_ids(store, topic)
     before = offsets.get(TopicGroup(topic, group), {})
-    return [OffsetChange(group, topic, q, before.get(q), place(q)) for q in queue_ids]
+    return [
+        OffsetChange(group, topic, q, before.get(q), place(store.queue(topic, q)))
+        for q in queue_ids
+    ]
 
 
 def _queue_ids(store: MessageStore, topic: str) -> list[int]:

@@ -52,14 +52,14 @@ class TopicTail:
         """The last messages, up to ``count``."""
         places: list[tuple[int, int, int]] = []
         for queue_id in self._store.queue_ids(self._topic):
-            self._next_offsets[queue_id] = self._store.max_offset(self._topic, queue_id)
+            self._next_offsets[queue_id] = self._store.queue(self._topic, queue_id).max_offset()
             places += self._last_places(queue_id, count)
         yield from deque(self._messages(deque(sorted(places), count)), count)
 
     def since(self, time_ms: int) -> Iterator[QueueMessage]:
         """Messages stored at or after a time, ms since the epoch."""
         for queue_id in self._store.queue_ids(self._topic):
-            offset = self._store.first_from_time(self._topic, queue_id, time_ms)
+            offset = self._store.queue(self._topic, queue_id).first_from_time(time_ms)
             self._next_offsets[queue_id] = offset
         return self._go_on()
 
@@ -72,7 +72,7 @@ class TopicTail:
         queues = []
         for queue_id in self._store.queue_ids(self._topic):
             start = self._next_offsets.get(queue_id, 0)
-            end = self._store.max_offset(self._topic, queue_id)
+            end = self._store.queue(self._topic, queue_id).max_offset()
             if start < end:
                 self._next_offsets[queue_id] = end
                 queues.append(self._places(queue_id, start, end))
@@ -80,7 +80,7 @@ class TopicTail:
 
     def _last_places(self, queue_id: int, count: int) -> list[tuple[int, int, int]]:
         places: list[tuple[int, int, int]] = []
-        first = self._store.min_offset(self._topic, queue_id)
+        first = self._store.queue(self._topic, queue_id).min_offset()
         end = self._next_offsets[queue_id]
         step = _FIRST_STEP
         while first < end and len(places) < count:
@@ -100,9 +100,9 @@ class TopicTail:
 
     def _messages(self, places: Iterable[tuple[int, int, int]]) -> Iterator[QueueMessage]:
         for place in places:
-            outer = self._store.message_at(place[0])
+            outer = self._store.log.message_at(place[0])
             if outer is None:
-                self._store.note_loss(place[0])
+                self._store.log.note_loss(place[0])
                 yield QueueMessage(*place, None)
                 continue
             for message in delivered([outer], self._filter):

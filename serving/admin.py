@@ -177,12 +177,12 @@ class Admin:
         message_id = requests.text(request, "msgId")
         self._store.refresh()
         decoded = decode_message_id(message_id)
-        message = decoded and self._store.message_at(decoded[1])
+        message = decoded and self._store.log.message_at(decoded[1])
         if not message:
             text = f"can not find message by the id, {message_id[:80]}"
             raise Refused(ResponseCode.SYSTEM_ERROR, text)
         ext = {**request.ext, "brokerName": self._broker_name}
-        self._ask_member(connection, request, ext, self._store.stored_record(message))
+        self._ask_member(connection, request, ext, self._store.log.stored_record(message))
 
     def _ask_member(
         self, connection: Connection, request: Frame, ext: dict[str, str], body: bytes = b""

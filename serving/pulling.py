@@ -151,10 +151,9 @@ class Pulling:
 
     def _look(self, pull: _Pull, offset: int) -> GetRangesResult:
         asked = pull.asked
-        result = self._store.get_ranges(
-            asked.key.topic, asked.queue_id, offset, asked.max_count, max_bytes=MAX_BODY_BYTES,
-            message_filter=asked.message_filter,
-        )  # fmt: skip
+        result = self._store.queue(asked.key.topic, asked.queue_id).get_ranges(
+            offset, asked.max_count, max_bytes=MAX_BODY_BYTES, message_filter=asked.message_filter
+        )
         for damaged in result.damaged:
             self._on_damage(damaged, asked.key.topic)
         return result
@@ -175,8 +174,7 @@ class Pulling:
 
     def _moved(self, pull: _Pull, offset: int) -> Frame:
         """Return the answer that sends a client to the offset to which its group was reset."""
-        low = self._store.min_offset(*pull.queue)
-        ext = _ext(pull.asked.sys_flags, offset, low, self._store.max_offset(*pull.queue))
+        ext = _ext(pull.asked.sys_flags, offset, *self._store.queue(*pull.queue).bounds())
         return pull.request.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext)
 
     def end_reset(self, changes: Iterable[OffsetChange]) -> None:
@@ -194,7 +192,7 @@ class Pulling:
     def _is_certain(self, result: GetRangesResult) -> bool:
         """Whether the requested offset is wrong, and not merely beyond what is dispatched."""
         is_small = result.status is GetMessageStatus.OFFSET_TOO_SMALL
-        return is_small or self._store.is_dispatched_whole()
+        return is_small or self._store.log.is_dispatched_whole()
 
     def _hold(self, pull: _Pull) -> None:
         asked, of_client = pull.asked, len(self._pulls_of.get(pull.connection, ()))
@@ -284,7 +282,7 @@ class Pulling:
         for queue in [queue for queue in names if queue in self._pulls]:
             yield None
             try:
-                end = self._store.max_offset(*queue)
+                end = self._store.queue(*queue).max_offset()
             except ReputError:
                 end = -1  # the pulls are woken and answer with the error
             waiting = self._pulls.get(queue, ())
@@ -317,8 +315,8 @@ class Pulling:
                     logger.error("new messages cannot be seen now: %s", problem)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            if queues is not None or self._store.max_physical_offset != seen:
-                seen = self._store.max_physical_offset
+            if queues is not None or self._store.log.end != seen:
+                seen = self._store.log.end
                 await self._wake_grown(queues)
 
 

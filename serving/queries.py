@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import base64
 
-from reput.readers.messagestore import UNIQUE_KEY_MAX_COUNT, MessageStore
+from reput.readers.indexreader import UNIQUE_KEY_MAX_COUNT
+from reput.readers.messagestore import MessageStore
 from reput.serving import requests
 from reput.serving.codes import RequestCode, ResponseCode
 from reput.serving.connection import Connection, Handler, Refused
@@ -44,12 +45,13 @@ class Queries:
         """Answer with the records that the index finds for a key; the client compares the keys."""
         is_unique = request.ext.get("_UNIQUE_KEY_QUERY") == "true"
         self._store.refresh()
-        result = self._store.query_index(
+        max_count = UNIQUE_KEY_MAX_COUNT if is_unique else requests.number(request, "maxNum")
+        result = self._store.index.query(
             requests.text(request, "topic"),
             requests.text(request, "key"),
-            UNIQUE_KEY_MAX_COUNT if is_unique else max(requests.number(request, "maxNum"), 0),
-            requests.number(request, "beginTimestamp"),
-            requests.number(request, "endTimestamp"),
+            max_count=max(max_count, 0),
+            begin_ms=requests.number(request, "beginTimestamp"),
+            end_ms=requests.number(request, "endTimestamp"),
         )
         records: list[bytes] = []
         size = 0
@@ -57,7 +59,7 @@ class Queries:
             size += message.size
             if records and size > MAX_BODY_BYTES:
                 break
-            records.append(self._store.stored_record(message))
+            records.append(self._store.log.stored_record(message))
         ext = {
             "indexLastUpdateTimestamp": str(result.index_last_update_timestamp),
             "indexLastUpdatePhyoffset": str(result.index_last_update_phyoffset),
@@ -71,11 +73,11 @@ class Queries:
         """Answer with the record at a physical offset, which is part of the message's id."""
         offset = requests.number(request, "offset")
         self._store.refresh()
-        message = self._store.message_at(offset)
+        message = self._store.log.message_at(offset)
         if message is None:
             text = f"can not find message by the offset, {offset}"
             raise Refused(ResponseCode.SYSTEM_ERROR, text)
-        return request.answer(ResponseCode.SUCCESS, body=self._store.stored_record(message))
+        return request.answer(ResponseCode.SUCCESS, body=self._store.log.stored_record(message))
 
     def query_consume_queue(self, _connection: Connection, request: Frame) -> Frame:
         """Answer with units of a queue, and with what a group subscribes to."""
@@ -93,7 +95,7 @@ class Queries:
             data = self._groups.subscription_data(group, topic)
             body["subscriptionData"] = data
             body["filterData"] = "null" if data else f"{group}@{topic} is not online!"
-        units = self._store.units(topic, queue_id, index, min(max(count, 0), MAX_UNITS))
+        units = self._store.queue(topic, queue_id).units(index, min(max(count, 0), MAX_UNITS))
         body["queueData"] = [_unit_json(unit) for unit in units]
         return request.answer(ResponseCode.SUCCESS, body=requests.to_json(body))
 

@@ -36,7 +36,7 @@ class ServedQueues:
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
             RequestCode.GET_MIN_OFFSET: self._answering("offset", self.min_offset),
             RequestCode.GET_EARLIEST_MSG_STORETIME: self._answering(
-                "timestamp", self._store.earliest_message_time
+                "timestamp", lambda *queue: self._store.queue(*queue).earliest_time()
             ),
             RequestCode.GET_TOPIC_CONFIG: self.topic_config,
         }
@@ -64,25 +64,25 @@ class ServedQueues:
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Offset of the first message that is still in the log."""
-        return self._store.min_offset(topic, queue_id)
+        return self._store.queue(topic, queue_id).min_offset()
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Offset after the last message, as of now."""
         self._store.refresh()
-        return self._store.max_offset(topic, queue_id)
+        return self._store.queue(topic, queue_id).max_offset()
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time of a message, ms; 0 without one."""
-        return max(self._store.store_time(topic, queue_id, offset), 0) if offset >= 0 else 0
+        return max(self._store.queue(topic, queue_id).store_time(offset), 0) if offset >= 0 else 0
 
     def earliest_time(self) -> int:
         """Store time of the log's first message, ms; -1 without one."""
-        return self._store.earliest_time()
+        return self._store.log.earliest_time()
 
     def begins_in_memory(self, topic: str, queue_id: int) -> bool:
         """Whether a queue begins at offset 0 with a message near the log's end."""
         self._store.refresh()
-        return self._store.begins_in_memory(topic, queue_id)
+        return self._store.queue(topic, queue_id).begins_in_memory()
 
     def search_offset(self, _connection: Connection, request: Frame) -> Frame:
         """Answer with the offset of a store time."""
@@ -93,7 +93,7 @@ class ServedQueues:
             boundary = BoundaryType.LOWER
         self._store.refresh()
         time_ms = requests.number(request, "timestamp")
-        offset = self._store.offset_by_time(topic, queue_id, time_ms, boundary)
+        offset = self._store.queue(topic, queue_id).offset_by_time(time_ms, boundary)
         return request.answer(ResponseCode.SUCCESS, None, {"offset": str(offset)})
 
     def topic_config(self, _connection: Connection, request: Frame) -> Frame:

@@ -148,7 +148,7 @@ def test_every_move_of_the_watermark_ends_a_waiting_pull(
     output = DerivedOutput.unpack("plain", tmp_path)
     output.start()
     with MessageStore(output.store, output=output.root) as opened:
-        found = opened.unit_columns(TOPIC, 0, 0, 6)
+        found = opened.queue(TOPIC, 0).unit_columns(0, 6)
     assert found is not None
     ends = (found[0].physical_offsets + found[0].sizes).tolist()
     waits = list(serving._wakes(output.store, output.root, ends))

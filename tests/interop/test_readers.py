@@ -205,24 +205,27 @@ class Reader:
                 self._store = self._stores[int(percent)]
                 return percent
             case "bounds", topic, queue:
-                bounds = (store.min_offset(topic, int(queue)), store.max_offset(topic, int(queue)))
-                return " ".join(map(str, bounds))
+                return " ".join(map(str, store.queue(topic, int(queue)).bounds()))
             case "time", topic, queue, time, boundary:
                 side = BoundaryType[boundary]
-                return str(store.offset_by_time(topic, int(queue), int(time), side))
+                return str(store.queue(topic, int(queue)).offset_by_time(int(time), side))
             case "stored", topic, queue, offset:
-                return str(store.store_time(topic, int(queue), int(offset)))
+                return str(store.queue(topic, int(queue)).store_time(int(offset)))
             case ("earliest",):
-                return str(store.earliest_time())
+                return str(store.log.earliest_time())
             case "earliest", topic, queue:
-                return str(store.earliest_message_time(topic, int(queue)))
+                return str(store.queue(topic, int(queue)).earliest_time())
             case "message", offset:
                 return self._message(int(offset))
             case "get", topic, queue, offset, count, size, wish:
                 place = (topic, int(queue), int(offset), int(count))
                 wanted = self._filter(topic, wish)
-                pulled = store.get_message(*place, max_bytes=int(size), message_filter=wanted)
-                sent = store.get_ranges(*place, max_bytes=int(size), message_filter=wanted)
+                pulled = store.queue(*place[:2]).get_message(
+                    *place[2:], max_bytes=int(size), message_filter=wanted
+                )
+                sent = store.queue(*place[:2]).get_ranges(
+                    *place[2:], max_bytes=int(size), message_filter=wanted
+                )
                 bounds = (pulled.next_begin_offset, pulled.min_offset, pulled.max_offset)
                 assert (sent.status, sent.next_begin_offset) == (pulled.status, bounds[0])
                 assert (sent.min_offset, sent.max_offset) == bounds[1:]
@@ -232,15 +235,15 @@ class Reader:
                 return " ".join(map(str, (pulled.status, *bounds, found)))
             case "key", topic, key, count, begin, end:
                 span = {"begin_ms": int(begin), "end_ms": int(end)}
-                by_key = store.query(topic, key, max_count=int(count), **span)
-                unique = store.query_unique_key(topic, key, max_count=int(count), **span)
-                return [[identity(message) for message in found] for found in (by_key, unique)]
+                found = store.index.query(topic, key, max_count=int(count), **span)
+                kinds = [found.with_key(topic, key, is_unique=kind) for kind in (False, True)]
+                return [[identity(message) for message in kind] for kind in kinds]
         raise ValueError(question)
 
     def _message(self, offset: int) -> str:
-        found = self._store.message_at(offset)
+        found = self._store.log.message_at(offset)
         assert found is not None
-        assert self._store.message_by_id(found.offset_message_id) == found
+        assert self._store.log.message_by_id(found.offset_message_id) == found
         properties = "".join(f"{k}={v}\n" for k, v in sorted(found.properties.items()))
         checks = (zlib.crc32(found.body()), zlib.crc32(properties.encode()))
         return " ".join(map(str, (found.offset_message_id, *checks)))

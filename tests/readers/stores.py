@@ -10,6 +10,7 @@ from reput.readers.getmessage import GetMessageResult, delivered
 from reput.readers.messagefilter import MessageFilter
 from reput.readers.messages import Message
 from reput.readers.messagestore import MessageStore
+from reput.readers.queuereader import QueueReader
 from reput.store.log import record
 from reput.store.log.record import Record
 from tests.support.wire import UNIT, PlainLog, file_name, write_over
@@ -22,10 +23,15 @@ QUEUE_FILE_SIZE = 200
 class StoreByRanges(MessageStore):
     """Pulls records as they are in the log, and decodes what arrived."""
 
+    def queue(self, topic: str, queue_id: int) -> QueueReader:
+        return QueueByRanges(self._queues, topic, queue_id)
+
+
+class QueueByRanges(QueueReader):
+    """One queue of a StoreByRanges."""
+
     def get_message(
         self,
-        topic: str,
-        queue_id: int,
         offset: int,
         max_count: int = 32,
         *,
@@ -33,7 +39,7 @@ class StoreByRanges(MessageStore):
         message_filter: MessageFilter | None = None,
     ) -> GetMessageResult:
         pulled = self.get_ranges(
-            topic, queue_id, offset, max_count, max_bytes=max_bytes, message_filter=message_filter
+            offset, max_count, max_bytes=max_bytes, message_filter=message_filter
         )
         found, data = [], bytes(pulled.data)
         while data:

@@ -33,8 +33,8 @@ def ends(units: list[Placed], moment: int) -> dict[Queue, int]:
 def shown(store: MessageStore) -> dict[Queue, int]:
     """The same of what a reader finds, without queues in which it finds nothing."""
     queues = ((topic, number) for topic in store.topics() for number in store.queue_ids(topic))
-    found = {queue: store.max_offset(*queue) for queue in queues}
-    return {queue: end for queue, end in found.items() if store.min_offset(*queue) < end}
+    found = {queue: store.queue(*queue).max_offset() for queue in queues}
+    return {queue: end for queue, end in found.items() if store.queue(*queue).min_offset() < end}
 
 
 @pytest.mark.parametrize("name", ["broker", "mixed", "wide", "ext", "orders-5.5.1"])
@@ -80,9 +80,10 @@ def test_index_and_log_end_there_too(ram_path: Path, seed: int) -> None:
         for moment, is_there in ((end - 1, False), (end, True)):
             as_of = AsOf(offset=moment)
             with MessageStore(output.store, output=output.root, as_of=as_of) as store:
-                found = {message.physical_offset for message in store.query(topic, key)}
+                result = store.index.query(topic, key).with_key(topic, key)
+                found = {message.physical_offset for message in result}
                 assert (one.physical_offset in found) == is_there, f"{seed=} {moment=}"
-                assert (store.message_at(one.physical_offset) is not None) == is_there
+                assert (store.log.message_at(one.physical_offset) is not None) == is_there
                 assert all(offset < moment for offset in found)
 
 

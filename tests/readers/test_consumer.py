@@ -128,7 +128,9 @@ def test_only_what_a_filter_lets_through(golden: Callable[[str], Path], kind: st
     }[kind]
     with Consumer(root, GROUP, {topic: wanted}, from_where=FIRST) as consumer:
         found = drained(consumer)
-        ends = {q: consumer.store.max_offset(topic, q) for q in consumer.store.queue_ids(topic)}
+        ends = {
+            q: consumer.store.queue(topic, q).max_offset() for q in consumer.store.queue_ids(topic)
+        }
     assert sorted(map(place_of, found)) == sorted(
         place for place, message in expected.items() if message.values.get("TAGS") in tags
     )

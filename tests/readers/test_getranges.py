@@ -44,7 +44,7 @@ def test_both_pulls_agree(
         queues = [(topic, queue) for topic in store.topics() for queue in store.queue_ids(topic)]
         for _ in range(PULLS):
             topic, queue = rng.choice(queues)
-            end = store.max_offset(topic, queue)
+            end = store.queue(topic, queue).max_offset()
             offset = rng.choice((-1, end - 1, end, end + 1, *rng.choices(range(end + 5), k=4)))
             count = rng.choice((0, 1, 7, 8, 31, 32, 33, 1000))
             wanted = rng.choice(
@@ -57,8 +57,12 @@ def test_both_pulls_agree(
             )
             size = rng.choice((0, 101, 5000, 1 << 20))
             place = (topic, queue, offset, count)
-            one = store.get_message(*place, max_bytes=size, message_filter=wanted)
-            two = store.get_ranges(*place, max_bytes=size, message_filter=wanted)
+            one = store.queue(*place[:2]).get_message(
+                *place[2:], max_bytes=size, message_filter=wanted
+            )
+            two = store.queue(*place[:2]).get_ranges(
+                *place[2:], max_bytes=size, message_filter=wanted
+            )
             sent = b""
             for message in one.found:
                 at = message.physical_offset % size_of_file
@@ -93,15 +97,15 @@ def test_a_file_that_is_cut_meanwhile_ends_no_process(tmp_path: Path, kept: int)
         small.append(body=b"x" * 100)
     root = small.write()
     with MessageStore(root) as store:
-        whole = store.get_ranges("Topic", 0, 0)
+        whole = store.queue("Topic", 0).get_ranges(0)
         assert whole.status is GetMessageStatus.FOUND
         cut = min((root / "commitlog").iterdir())
         os.truncate(cut, kept)
         for offset in range(20):
-            found = store.get_ranges("Topic", 0, offset)
-            plain = store.get_message("Topic", 0, offset)
+            found = store.queue("Topic", 0).get_ranges(offset)
+            plain = store.queue("Topic", 0).get_message(offset)
             assert (found.status, found.damaged) == (plain.status, plain.damaged)
-            assert found.data == b"".join(map(store.stored_record, plain.found))
+            assert found.data == b"".join(map(store.log.stored_record, plain.found))
 
 
 def test_what_is_appended_meanwhile_is_sent(tmp_path: Path, seed: int) -> None:
@@ -123,7 +127,7 @@ def test_what_is_appended_meanwhile_is_sent(tmp_path: Path, seed: int) -> None:
             log = b"".join(path.read_bytes() for path in sorted((root / "commitlog").iterdir()))
             for queue_id, units in small.units.items():
                 first, count = rng.randrange(len(units)), rng.choice((1, 5, 32))
-                found = store.get_ranges("Topic", queue_id, first, count)
+                found = store.queue("Topic", queue_id).get_ranges(first, count)
                 # a pull does not leave its file of ten units
                 last = min(first + count, len(units), first - first % 10 + 10)
                 spans = [UNIT.unpack(unit) for unit in units[first:last]]

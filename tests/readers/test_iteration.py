@@ -253,7 +253,7 @@ def test_offsets_that_jump_between_inner_batches(
     with (tmp_path / "broker.conf").open("a") as conf:
         conf.write("mapperFileSizeBatchConsumeQueue=138\n")
     with MessageStore(tmp_path) as opened:
-        assert opened.max_offset("Topic", 0) == 101
+        assert opened.queue("Topic", 0).max_offset() == 101
         for start in range(102):
             for end in (start, start + 1, start + 20, None):
                 found = keys(rows(iterate(opened, "Topic", 0, start, end, schema=UNITS)))
@@ -287,7 +287,7 @@ def test_a_store_that_changes_while_threads_read(golden: Callable[[str], Path]) 
             # as when a file comes: all that is known of the directory is looked at again
             os.utime(store / "commitlog")
             opened.refresh()
-            assert len(opened.get_message("Topic_1", 0, 0, 3).messages) == 3
+            assert len(opened.queue("Topic_1", 0).get_message(0, 3).messages) == 3
         for row, message in zip(found, expected, strict=True):
             assert_equal(row, message)
 

@@ -274,8 +274,8 @@ def test_whole_queues_and_consumers_say_what_is_lost(
         assert opened.losses.lost_bytes == LOG_FILE_SIZE
         assert "4096 bytes are lost" in caplog.text
         assert sum(len(batch) for batch in iterate(opened, "Topic", 0, schema=body)) == 100
-        pulled = opened.get_message("Topic", 0, lost[0], 100)
-        ranges = opened.get_ranges("Topic", 0, lost[0], 100)
+        pulled = opened.queue("Topic", 0).get_message(lost[0], 100)
+        ranges = opened.queue("Topic", 0).get_ranges(lost[0], 100)
         assert pulled.damaged == ranges.damaged == (2 * LOG_FILE_SIZE,)
     with (
         MessageStore(tmp_path, fail_on_data_loss=True) as opened,

@@ -30,13 +30,13 @@ def test_a_body_is_inflated_up_to_the_limit(tmp_path: Path) -> None:
     unknown = small.append(body=b"no codec", sys_flag=COMPRESSED | 0x700)
     root = small.write()
     with MessageStore(root, max_body_bytes=len(plain)) as store:
-        found = store.get_message("Topic", 0, 0).messages
+        found = store.queue("Topic", 0).get_message(0).messages
         assert [message.body() for message in found[:2]] == [plain, plain]
         for message, offset in zip(found[2:], (bad, unknown), strict=True):
             with pytest.raises(MessageBodyError, match=f"physical offset {offset} "):
                 message.body()
     with MessageStore(root, max_body_bytes=len(plain) - 1) as store:
-        for message in store.get_message("Topic", 0, 0).messages[:2]:
+        for message in store.queue("Topic", 0).get_message(0).messages[:2]:
             with pytest.raises(MessageBodyError, match=f"within {len(plain) - 1} bytes"):
                 message.body()
 
@@ -54,7 +54,7 @@ def test_an_inner_batch_is_taken_apart(tmp_path: Path, compressed: bool) -> None
         tags_code=2112,
     )
     with MessageStore(small.write()) as store:
-        pulled = store.get_message("Topic", 0, 0)
+        pulled = store.queue("Topic", 0).get_message(0)
         assert len(pulled.found) == 1
         first, second = pulled.messages
         assert (first.body(), first.record.flag, first.queue_offset) == (b"first", 7, 40)
@@ -63,7 +63,7 @@ def test_an_inner_batch_is_taken_apart(tmp_path: Path, compressed: bool) -> None
         assert (second.tags, second.keys) == ("BB", ())
         assert first.physical_offset == second.physical_offset == offset
         wanted = MessageFilter.by_tags("Aa")
-        assert store.get_message("Topic", 0, 0, message_filter=wanted).messages == (first,)
+        assert store.queue("Topic", 0).get_message(0, message_filter=wanted).messages == (first,)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 19, 21, 30, -1])
@@ -73,7 +73,7 @@ def test_what_is_no_inner_batch_comes_as_it_is(tmp_path: Path, cut: int) -> None
     small.append(body=TWO_MESSAGES[:cut], sys_flag=INNER_BATCH | NEED_UNWRAP)
     small.append(body=TWO_MESSAGES, sys_flag=INNER_BATCH)
     with MessageStore(small.write()) as store:
-        pulled = store.get_message("Topic", 0, 0)
+        pulled = store.queue("Topic", 0).get_message(0)
         assert pulled.messages == pulled.found
         with pytest.raises(MessageBodyError, match="is not an inner batch"):
             pulled.messages[0].unwrap()
@@ -88,11 +88,13 @@ def test_tags_are_compared_by_hash_then_by_text(tmp_path: Path) -> None:
     with MessageStore(small.write()) as store:
         for tag in SAME_HASH:
             wanted = MessageFilter.by_tags(tag)
-            pulled = store.get_message("Topic", 0, 0, message_filter=wanted)
+            pulled = store.queue("Topic", 0).get_message(0, message_filter=wanted)
             assert [message.tags for message in pulled.found] == list(SAME_HASH)
             assert [message.tags for message in pulled.messages] == [tag]
             assert pulled.next_begin_offset == 3
-        pulled = store.get_message("Topic", 0, 1, 1, message_filter=MessageFilter.by_tags("Aa"))
+        pulled = store.queue("Topic", 0).get_message(
+            1, 1, message_filter=MessageFilter.by_tags("Aa")
+        )
         assert (pulled.status, pulled.messages) == (GetMessageStatus.FOUND, ())
 
 
@@ -107,17 +109,20 @@ def test_keys_of_the_same_hash_are_told_apart(tmp_path: Path) -> None:
     with MessageStore(small.write()) as store:
 
         def found(key: str) -> list[list[int]]:
-            both = (store.query("Topic", key), store.query_unique_key("Topic", key))
+            result = store.index.query("Topic", key)
+            both = (result.with_key("Topic", key, is_unique=kind) for kind in (False, True))
             return [[message.physical_offset for message in messages] for messages in both]
 
         assert found("Aa") == [[first], [third]]
         assert found("BB") == [[second], []]
         assert found("u") == [[], [first]]
-        assert store.query("TopjD", "k") == []
+        assert store.index.query("TopjD", "k").with_key("TopjD", "k") == []
         # the limit counts what the index finds, as RocketMQ's does
-        assert store.query("Topic", "Aa", max_count=1) == []
+        assert store.index.query("Topic", "Aa", max_count=1).with_key("Topic", "Aa") == []
     with (small.root / "broker.conf").open("a") as conf:
         conf.write("maxMsgsNumBatch=1\n")
     with MessageStore(small.root) as store:
-        assert store.query("Topic", "Aa") == store.query("Topic", "Aa", max_count=9) == []
-        assert len(store.query_unique_key("Topic", "Aa")) == 1
+        for max_count in (None, 9):
+            result = store.index.query("Topic", "Aa", max_count=max_count)
+            assert result.with_key("Topic", "Aa") == []
+            assert len(result.with_key("Topic", "Aa", is_unique=True)) == 1

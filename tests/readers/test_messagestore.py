@@ -41,9 +41,9 @@ def reader(request: pytest.FixtureRequest) -> type[MessageStore]:
 
 def drained(store: MessageStore, topic: str, queue_id: int, offset: int = 0) -> Iterator[Message]:
     """Every message of a queue, from an offset or the first one on, as a consumer pulls them."""
-    next_offset = max(offset, store.min_offset(topic, queue_id))
+    next_offset = max(offset, store.queue(topic, queue_id).min_offset())
     while True:
-        pulled = store.get_message(topic, queue_id, next_offset)
+        pulled = store.queue(topic, queue_id).get_message(next_offset)
         yield from pulled.found
         if pulled.status != GetMessageStatus.FOUND:
             assert pulled.next_begin_offset == next_offset == pulled.max_offset
@@ -87,7 +87,7 @@ def write_watermark(root: Path, end: int) -> None:
 
 
 def pull(store: MessageStore, offset: int, **limits: int) -> GetMessageResult:
-    return store.get_message("Topic", 0, offset, **limits)
+    return store.queue("Topic", 0).get_message(offset, **limits)
 
 
 @pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
@@ -101,7 +101,7 @@ def test_every_message_of_a_golden_store_is_pulled_once(
     before = tree(root)
     with reader(root) as store:
         assert everything(store) == expected(root)
-        assert store.max_physical_offset == sum(map(len_at, read_log(root / "commitlog")[-1:]))
+        assert store.log.end == sum(map(len_at, read_log(root / "commitlog")[-1:]))
     assert tree(root) == before
 
 
@@ -147,14 +147,14 @@ def test_nothing_beyond_the_watermark_is_seen(
             for (topic, queue_id), position in positions.items():
                 for message in drained(store, topic, queue_id, position):
                     seen.add((topic, queue_id, message.physical_offset))
-                positions[topic, queue_id] = store.max_offset(topic, queue_id)
+                positions[topic, queue_id] = store.queue(topic, queue_id).max_offset()
             assert seen == expected(root, end)
-            assert store.message_at(end) is None
+            assert store.log.message_at(end) is None
             by_key = [
                 keyed.physical_offset
                 for message in rng.sample(found, 20)
                 if (key := message.property_map.get(b"UNIQ_KEY"))
-                for keyed in store.query_unique_key(message.topic.decode(), key.decode())
+                for keyed in store.index.query(message.topic.decode(), key.decode()).messages
             ]
             assert max(by_key, default=-1) < end
             assert by_key or end < ends[-1]
@@ -170,15 +170,17 @@ def test_a_watermark_within_a_record_hides_it(tmp_path: Path, reader: type[Messa
     for beyond in (1, 60, small.log.spans[3][1] - offsets[3] - 1):
         write_watermark(tmp_path, offsets[3] + beyond)
         with reader(tmp_path) as store:
-            assert store.message_at(offsets[3]) is None
-            before = store.message_at(offsets[2])
+            assert store.log.message_at(offsets[3]) is None
+            before = store.log.message_at(offsets[2])
             assert before is not None
-            assert store.message_by_id(before.offset_message_id) == before
+            assert store.log.message_by_id(before.offset_message_id) == before
             assert [message.queue_offset for message in pull(store, 0).found] == [0, 1, 2]
-            assert store.query("Topic", "k", max_count=2) == [store.message_at(offsets[2])]
+            result = store.index.query("Topic", "k", max_count=2)
+            assert result.with_key("Topic", "k") == [store.log.message_at(offsets[2])]
             write_watermark(tmp_path, offsets[3])
             store.refresh()
-            found = [message.physical_offset for message in store.query("Topic", "k", max_count=2)]
+            result = store.index.query("Topic", "k", max_count=2)
+            found = [message.physical_offset for message in result.messages]
             assert found == offsets[1:3]
 
 
@@ -201,7 +203,7 @@ def test_a_log_that_grows_is_followed_without_a_watermark(
             store.refresh()
             assert pull(store, 30).status == GetMessageStatus.OFFSET_OVERFLOW_ONE
         path.write_bytes(whole)
-        while store.max_physical_offset <= last:
+        while store.log.end <= last:
             store.refresh()
         assert [m.body() for m in pull(store, 30).messages] == [b"torn" * 20]
 
@@ -213,14 +215,14 @@ def test_a_queue_whose_first_files_go_while_it_is_read_goes_on(
     small = SmallStore(tmp_path)
     offsets = [small.append() for _ in range(100)]
     with reader(small.write()) as store:
-        assert store.min_offset("Topic", 0) == 0
+        assert store.queue("Topic", 0).min_offset() == 0
         (tmp_path / "commitlog" / f"{0:020d}").unlink()
         first = next(index for index, offset in enumerate(offsets) if offset >= 4096)
         queue = tmp_path / "consumequeue" / "Topic" / "0"
         for start in range(0, first // 10 * 10, 10):
             (queue / f"{start * 20:020d}").unlink()
-        assert store.offset_by_time("Topic", 0, 0) == first
-        assert store.min_offset("Topic", 0) == first
+        assert store.queue("Topic", 0).offset_by_time(0) == first
+        assert store.queue("Topic", 0).min_offset() == first
         pulled = pull(store, 0)
         assert (pulled.status, pulled.next_begin_offset) == ("OFFSET_TOO_SMALL", first)
 
@@ -251,7 +253,7 @@ def test_a_damaged_record_stops_nothing(tmp_path: Path, reader: type[MessageStor
         pulled = pull(store, 0)
         assert pulled.damaged == (offsets[4],)
         assert [m.queue_offset for m in pulled.messages] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-        assert store.message_at(offsets[4]) is None
+        assert store.log.message_at(offsets[4]) is None
 
 
 def test_blank_units_are_no_messages(tmp_path: Path, reader: type[MessageStore]) -> None:
@@ -263,16 +265,19 @@ def test_blank_units_are_no_messages(tmp_path: Path, reader: type[MessageStore])
     for time in times:
         small.append(store_timestamp=time)
     with reader(small.write()) as store:
-        assert store.min_offset("Topic", 0) == 7
+        assert store.queue("Topic", 0).min_offset() == 7
         assert pull(store, 3).status == GetMessageStatus.OFFSET_TOO_SMALL
         assert [m.queue_offset for m in pull(store, 7).messages] == [7, 8, 9]
         found = [
-            [store.offset_by_time("Topic", 0, time, boundary) for time in (0, 2000, 2500, 9000)]
+            [
+                store.queue("Topic", 0).offset_by_time(time, boundary)
+                for time in (0, 2000, 2500, 9000)
+            ]
             for boundary in (BoundaryType.LOWER, BoundaryType.UPPER)
         ]
         assert found == [[7, 8, 10, 12], [7, 9, 9, 11]]
-        assert store.earliest_message_time("Topic", 0) == 1000
-        assert store.earliest_time() == 1000
+        assert store.queue("Topic", 0).earliest_time() == 1000
+        assert store.log.earliest_time() == 1000
 
 
 def test_blank_units_between_messages_are_passed(
@@ -305,7 +310,7 @@ def test_a_pull_has_the_limits_of_the_store(tmp_path: Path, reader: type[Message
         conf.write_text(sizes + stated)
         limits = replace(PullLimits.of(read_store_settings(tmp_path)), **given) if given else None
         with reader(tmp_path, limits=limits) as store:
-            return len(store.get_message("Topic", 0, 0, 100).found)
+            return len(store.queue("Topic", 0).get_message(0, 100).found)
 
     assert pulled("") == 10  # all of the queue's file
     assert pulled("maxTransferCountOnMessageInMemory=7\n") == 7
@@ -324,9 +329,10 @@ def test_a_batch_queue_without_units(
 ) -> None:
     """It begins and ends at 0; only a pull states -1, as RocketMQ's do."""
     with reader(golden("batch")) as store:
-        assert (store.min_offset("BatchTopic", 99), store.max_offset("BatchTopic", 99)) == (0, 0)
-        assert store.offset_by_time("BatchTopic", 99, 5) == 0
-        pulled = store.get_message("BatchTopic", 99, 0)
+        queue = store.queue("BatchTopic", 99)
+        assert queue.bounds() == (queue.min_offset(), queue.max_offset()) == (0, 0)
+        assert queue.offset_by_time(5) == 0
+        pulled = queue.get_message(0)
         assert pulled.status == GetMessageStatus.NO_MESSAGE_IN_QUEUE
         assert (pulled.min_offset, pulled.max_offset) == (-1, 0)
 
@@ -337,16 +343,16 @@ def test_what_no_store_has(tmp_path: Path, reader: type[MessageStore]) -> None:
     small.append()
     with reader(small.write()) as store:
         for topic, queue_id in (("../store", 0), ("..", 0), ("", 0), ("Topic", -1)):
-            assert store.get_message(topic, queue_id, 0).status == "NO_MATCHED_LOGIC_QUEUE"
+            assert store.queue(topic, queue_id).get_message(0).status == "NO_MATCHED_LOGIC_QUEUE"
             assert store.queue_ids("../consumequeue/Topic") == []
         for topic, queue_id in (("Nothing", 0), ("Topic", 99)):
-            assert store.get_message(topic, queue_id, 5).status == "NO_MESSAGE_IN_QUEUE"
-            assert (store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)) == (0, 0)
-            assert store.store_time(topic, queue_id, 0) == -1
-            assert store.earliest_message_time(topic, queue_id) == -1
+            assert store.queue(topic, queue_id).get_message(5).status == "NO_MESSAGE_IN_QUEUE"
+            assert store.queue(topic, queue_id).bounds() == (0, 0)
+            assert store.queue(topic, queue_id).store_time(0) == -1
+            assert store.queue(topic, queue_id).earliest_time() == -1
         assert store.topics() == ["Topic"]
         assert store.queue_ids("Topic") == [0]
-        assert store.query("Topic", "nothing") == []
+        assert store.index.query("Topic", "nothing").messages == []
 
 
 def test_the_first_store_time_of_a_log_with_long_hosts(golden: Callable[[str], Path]) -> None:
@@ -355,7 +361,7 @@ def test_the_first_store_time_of_a_log_with_long_hosts(golden: Callable[[str], P
     first = log_records(root)[0]
     assert first.sys_flag & SysFlag.BORN_HOST_V6
     with MessageStore(root) as store:
-        assert store.earliest_time() == first.store_timestamp
+        assert store.log.earliest_time() == first.store_timestamp
 
 
 def test_ids_lead_to_their_messages_only(golden: Callable[[str], Path], seed: int) -> None:
@@ -368,15 +374,15 @@ def test_ids_lead_to_their_messages_only(golden: Callable[[str], Path], seed: in
         for message in found:
             host = record.encode_host(message.store_host)
             place = message.physical_offset.to_bytes(8, "big")
-            got = store.message_by_id((host + place).hex())
+            got = store.log.message_by_id((host + place).hex())
             assert got is not None
             assert got.record == message
             elsewhere = bytes([host[0] ^ 1]) + host[1:]
-            assert store.message_by_id((elsewhere + place).hex()) is None
-            assert store.message_at(message.physical_offset + 1) is None
+            assert store.log.message_by_id((elsewhere + place).hex()) is None
+            assert store.log.message_at(message.physical_offset + 1) is None
         for text in ("", "zz", "00" * 15, "0" * 34, "AC" * 16 + "é"):
             with pytest.raises(UsageError, match="not an offset message id"):
-                store.message_by_id(text)
+                store.log.message_by_id(text)
 
 
 def test_settings_that_do_not_fit_are_named(golden: Callable[[str], Path]) -> None:

@@ -63,7 +63,7 @@ def test_offsets_are_moved_to_the_bounds_and_between(golden: Callable[[str], Pat
     sorted((root / "commitlog").iterdir())[0].unlink()
     with MessageStore(root) as store:
         topic = store.topics()[0]
-        low, high = store.min_offset(topic, 0), store.max_offset(topic, 0)
+        low, high = store.queue(topic, 0).bounds()
         assert 0 < low < high
         offsets: Offsets = {TopicGroup(topic, "g"): {0: low + 1}}
         for found, after in (

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from reput.checkpoints.watermark import WatermarkFile
+from reput.readers.getranges import RangeReader
 from reput.readers.messagefilter import MessageFilter
-from reput.readers.messagestore import MessageStore
 from reput.serving import admission, arrivals, holds
 from reput.serving.admission import Admission
 from reput.serving.connection import Refused
 from reput.store.errors import StoreError
+from reput.store.queue.view import QueueView
 from reput.store.state.watermark import Watermark
 from tests.readers.stores import SmallStore
 from tests.support.golden import log_records, unpack_golden
@@ -224,18 +225,18 @@ def test_only_a_queue_that_has_grown_is_looked_at(
     """The waiting pull of another queue is not looked at, although the watermark has moved."""
     live.append(queue_id=1)
     looked: list[int] = []
-    get_ranges = MessageStore.get_ranges
+    get_ranges = RangeReader.get_ranges
 
-    def counted(store: MessageStore, topic: str, queue_id: int, *rest: Any, **more: Any) -> Any:
-        looked.append(queue_id)
-        return get_ranges(store, topic, queue_id, *rest, **more)
+    def counted(reader: RangeReader, queue: QueueView, *rest: Any, **more: Any) -> Any:
+        looked.append(int(queue.files.directory.name))
+        return get_ranges(reader, queue, *rest, **more)
 
     with served(live.small.root) as port, Client(port) as client:
         client.send(PULL, pull(1, sysFlag=6))
         opaque = client.send(PULL, pull(1, queueId=1, sysFlag=6))
         # requests are answered in their order: both wait
         assert client.ask(14, {"consumerGroup": "g", "topic": "Topic", "queueId": 0}).code == 22
-        monkeypatch.setattr(MessageStore, "get_ranges", counted)
+        monkeypatch.setattr(RangeReader, "get_ranges", counted)
         for end in range(2, 5):
             live.append(queue_id=1)
             answer = client.receive()
