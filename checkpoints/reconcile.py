@@ -23,7 +23,7 @@ from reput.checkpoints.watermark import new_store_id
 from reput.store.errors import CommitLogError, UsageError
 from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import Window, walk
+from reput.store.log.places import record_start
 from reput.store.state.watermark import Watermark, read_watermark
 
 
@@ -136,7 +136,7 @@ def spark_position(
         end = position.planned_end
         if not log.min_offset <= position.offset <= watermark.end_offset or end > log_end:
             continue
-        if end <= watermark.end_offset or _record_start(log, end, watermark.end_offset) == end:
+        if end <= watermark.end_offset or record_start(log, end, watermark.end_offset) == end:
             if position is positions[0]:
                 return position, ""
             return position, f"spark checkpoint is at {positions[0].offset}: rewound"
@@ -167,21 +167,12 @@ def watermark_of(log: CommitLog, log_end: int, built: Built) -> Watermark | None
 
 
 def _check_record_start(log: CommitLog, offset: int, end: int) -> None:
-    segment = log.segment_at(offset)
     if offset == end:
         return
-    if segment is None or offset > end:
+    if log.segment_at(offset) is None or offset > end:
         raise UsageError(
             f"cannot replay from {offset}: the dispatched log is [{log.min_offset}, {end})"
         )
-    near = _record_start(log, offset, log.min_offset)
+    near = record_start(log, offset)
     if near != offset:
         raise UsageError(f"cannot replay from {offset}: no record starts there, one does at {near}")
-
-
-def _record_start(log: CommitLog, offset: int, record_offset: int) -> int:
-    """Return ``offset`` if a record may start there, otherwise the start of the record that
-    contains it; ``record_offset`` is a record start before it."""
-    segment = log.segment_at(offset)
-    start = max(segment.start, record_offset) if segment else offset
-    return walk(log, Window(log), start, offset).offset

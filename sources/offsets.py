@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -16,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from reput.sources.commitlogoptions import RESUME
+from reput.sources.lossreport import LossReport
 from reput.sources.options import EARLIEST, LATEST, SourceOptions
 from reput.store import fsops
 from reput.store.config import StoreSettings
@@ -23,14 +23,13 @@ from reput.store.errors import CommitLogDataLossError, UsageError
 from reput.store.files import COMMIT_LOG_DIRECTORY
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail, Window, walk
-from reput.store.log.places import before_loss, first_at_or_after
+from reput.store.log.places import before_loss, first_at_or_after, record_start
 from reput.store.log.record import Record
 from reput.store.queue.kinds import QueueKind
 from reput.store.state.built import settings_of
 from reput.store.state.evidence import holds, is_beyond_check, same_part
 from reput.store.state.logoffset import LogOffset
 
-logger = logging.getLogger("reput")
 Start = TypeVar("Start")
 
 
@@ -96,10 +95,9 @@ def resolve_end(options: SourceOptions, log: CommitLog, start: int, sealed_end: 
 def _record_start(key: str, offset: int, log: CommitLog, end: int) -> int:
     if offset == end:
         return offset
-    segment = log.segment_at(offset)
-    if segment is None or offset > end:
+    if log.segment_at(offset) is None or offset > end:
         raise UsageError(f"option {key} is {offset}; the log is [{log.min_offset}, {end})")
-    near = walk(log, Window(log), segment.start, offset).offset
+    near = record_start(log, offset)
     if near != offset:
         raise UsageError(f"option {key} is {offset}, inside a record; one starts at {near}")
     return offset
@@ -125,9 +123,8 @@ class LogCheck:
     """
 
     def __init__(self, log: CommitLog, fail: bool) -> None:
-        self._log, self._fail = log, fail
+        self._log, self._loss = log, LossReport(fail)
         self._within = -1
-        self._said: set[str] = set()
 
     def agreed(self, position: LogOffset) -> int:
         """Return the position's offset, or where the log agrees with it. Raises
@@ -168,7 +165,7 @@ class LogCheck:
     def starts_in(self, position: LogOffset) -> None:
         """Raises CommitLogDataLossError if retention has removed messages from the position on."""
         first = self._log.min_offset
-        if position.offset < first and self._fail:
+        if position.offset < first and self._loss.is_error:
             raise CommitLogDataLossError(
                 "START_BELOW_MIN",
                 f"requested from {position.offset}, but the log begins at {first}",
@@ -191,11 +188,7 @@ class LogCheck:
         detail = f"requested from {offset}, but the log, which ends at {end}, has changed: {known}"
         if begin < changed_from:
             detail += f"; messages of [{begin}, {changed_from}) may come again"
-        if self._fail:
-            raise CommitLogDataLossError(case, detail)
-        if detail not in self._said:
-            self._said.add(detail)
-            logger.warning("COMMITLOG_DATA_LOSS.%s: %s; going on from %d", case, detail, begin)
+        self._loss.report(case, detail, f"from {begin}")
 
 
 def limited_end(log: CommitLog, start: int, end: int, limit: ReadLimit) -> int:

@@ -6,10 +6,10 @@ source. Nothing here keeps state: Spark does.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from reput.sources.lossreport import LossReport
 from reput.sources.options import EARLIEST, LATEST
 from reput.sources.queueoptions import (
     EARLIEST_OFFSET,
@@ -17,11 +17,10 @@ from reput.sources.queueoptions import (
     ConsumeQueueOptions,
     Offsets,
 )
-from reput.store.errors import CommitLogDataLossError, UsageError
+from reput.store.errors import UsageError
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.view import QueueView
 
-logger = logging.getLogger("reput")
 Queues = Mapping[QueueKey, QueueView]
 
 
@@ -134,23 +133,8 @@ def limited_ends(starts: Offsets, ends: Offsets, most: int) -> Offsets:
     }
 
 
-class LossCheck:
-    """Reports lost messages: as an error with ``failOnDataLoss``, otherwise as a warning."""
-
-    def __init__(self, fail: bool) -> None:
-        self._fail = fail
-        self._said: set[str] = set()
-
-    def report(self, case: str, detail: str) -> None:
-        """Raises CommitLogDataLossError, or logs the loss once."""
-        if self._fail:
-            raise CommitLogDataLossError(case, detail)
-        if detail in self._said:
-            return
-        self._said.add(detail)
-        logger.warning(
-            "COMMITLOG_DATA_LOSS.%s: %s; going on with the remaining messages", case, detail
-        )
+class LossCheck(LossReport):
+    """Holds the positions of a read against the queues: are their messages still there?"""
 
     def starts(self, starts: Offsets, queues: Queues) -> Offsets:
         """Return where each of ``queues`` is read from: ``starts`` without lost messages; new

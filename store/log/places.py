@@ -61,6 +61,15 @@ def pass_over(log: CommitLog, start: int, end: int) -> Passage:
     return Passage(offset, messages, first, last, tuple(bad))
 
 
+def record_start(log: CommitLog, offset: int, earlier_start: int = 0) -> int:
+    """Return ``offset`` if a record may start there, otherwise the start of the record that
+    contains it; past ``offset`` if a damaged range does. ``earlier_start`` is a record start before
+    it."""
+    segment = log.segment_at(offset)
+    start = max(segment.start, earlier_start) if segment else offset
+    return walk(log, Window(log), start, offset).offset
+
+
 def last_record_before(log: CommitLog, end: int) -> int:
     """Return the start of the last record that ends at or before ``end``; -1 if the log has
     none."""
