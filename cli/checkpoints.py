@@ -47,24 +47,28 @@ def list_batches(
     states. Reads only."""
     from reput.upkeep.checkpoints import read_positions  # noqa: PLC0415
 
-    found = read_positions(settings, output or store, checkpoint)
+    positions = read_positions(settings, output or store, checkpoint)
     fields = {
-        "watermark": found.watermark,
-        "log_min": found.log_min,
-        "log_end": found.log_end,
-        "checkpoint": str(found.spark_directory),
-        "batches": [_batch_fields(one, found.watermark) for one in found.history.batches],
-        "damage": found.history.damage,
-        "kept": [_kept_fields(one) for one in found.kept],
+        "watermark": positions.watermark,
+        "log_min": positions.log_min,
+        "log_end": positions.log_end,
+        "checkpoint": str(positions.spark_directory),
+        "batches": [
+            _batch_fields(batch, positions.watermark) for batch in positions.history.batches
+        ],
+        "damage": positions.history.damage,
+        "kept": [_kept_fields(state) for state in positions.kept],
     }
-    rows = [_batch_row(one, found.watermark) for one in found.history.batches]
+    rows = [_batch_row(batch, positions.watermark) for batch in positions.history.batches]
     line = (
-        f"{texts.counted(len(rows), 'batch', 'batches')} in {found.spark_directory}; the watermark "
-        f"is {found.watermark}, the log is [{found.log_min}, {found.log_end})"
+        f"{texts.counted(len(rows), 'batch', 'batches')} in {positions.spark_directory}; the "
+        f"watermark is {positions.watermark}, the log is [{positions.log_min}, {positions.log_end})"
     )
     table = Table("batches of Spark's checkpoint", BATCH_COLUMNS, rows)
-    damage = [f"damaged: {found.spark_directory.name}/{one}" for one in found.history.damage]
-    return Result(fields, [table, _kept_table(found.kept), *damage, line])
+    damage = [
+        f"damaged: {positions.spark_directory.name}/{name}" for name in positions.history.damage
+    ]
+    return Result(fields, [table, _kept_table(positions.kept), *damage, line])
 
 
 @app.command("show", cls=Command)
@@ -81,22 +85,26 @@ def show(
     only."""
     from reput.upkeep.checkpoints import read_batch  # noqa: PLC0415
 
-    found = read_batch(settings, output or store, checkpoint, batch)
-    one = found.batch
+    detail = read_batch(settings, output or store, checkpoint, batch)
+    described_batch = detail.batch
     bad = [{"from": bad.start, "to": bad.end, "reason": bad.status.name.lower()}
-           for bad in found.bad]  # fmt: skip
-    times = {"first_stored": found.first_stored_ms, "last_stored": found.last_stored_ms}
+           for bad in detail.bad]  # fmt: skip
+    times = {"first_stored": detail.first_stored_ms, "last_stored": detail.last_stored_ms}
     names = ("from", "to", "bytes", "planned", "state")
     shown = {
-        **dict(zip(names, _batch_row(one, found.watermark)[1:], strict=True)),
-        "messages": texts.grouped(found.messages),
+        **dict(zip(names, _batch_row(described_batch, detail.watermark)[1:], strict=True)),
+        "messages": texts.grouped(detail.messages),
         **{texts.label(name): texts.time_text(time) for name, time in times.items()},
         "damaged": ", ".join(
             f"[{entry['from']}, {entry['to']}) {entry['reason']}" for entry in bad
         ) or "none",
     }  # fmt: skip
-    fields = _batch_fields(one, found.watermark) | {"messages": found.messages, **times, "bad": bad}
-    return Result(fields, [Record(f"batch {one.batch_id}", shown)])
+    fields = _batch_fields(described_batch, detail.watermark) | {
+        "messages": detail.messages,
+        **times,
+        "bad": bad,
+    }
+    return Result(fields, [Record(f"batch {described_batch.batch_id}", shown)])
 
 
 @app.command("verify", cls=Command)
@@ -112,14 +120,14 @@ def verify(
     would do; exit code 1 for damage. Reads only."""
     from reput.upkeep.checkpoints import check  # noqa: PLC0415
 
-    found = check(settings, output or store, checkpoint)
-    count = len(found.problems)
+    verification = check(settings, output or store, checkpoint)
+    count = len(verification.problems)
     parts = [
-        *(f"damaged: {line}" for line in found.problems),
-        *(f"next start: {line}" for line in found.next_start),
+        *(f"damaged: {line}" for line in verification.problems),
+        *(f"next start: {line}" for line in verification.next_start),
         texts.counted(count, "problem") if count else "no problems",
     ]
-    return Result(asdict(found), parts, exit_code=int(count > 0), has_settings=True)
+    return Result(asdict(verification), parts, exit_code=int(count > 0), has_settings=True)
 
 
 @app.command("rewind", cls=Command)
@@ -160,47 +168,47 @@ def rewind(
     if [to_batch, to_offset, to_file, to_time].count(None) != 3:
         raise UsageError("give one of --to-batch, --to-offset, --to-file and --to-time")
     target = Target(to_batch, to_offset, to_file, options.optional_time_ms("--to-time", to_time))
-    found = rewind_output(settings, output or store, checkpoint, target, apply=apply)
-    return Result(_rewind_fields(found), _rewind_parts(found))
+    rewound = rewind_output(settings, output or store, checkpoint, target, apply=apply)
+    return Result(_rewind_fields(rewound), _rewind_parts(rewound))
 
 
-def _rewind_fields(found: Rewound) -> dict[str, Any]:
+def _rewind_fields(rewound: Rewound) -> dict[str, Any]:
     names = ("watermark", "offset", "asked_offset", "messages", "queues", "units", "ledger_lines")
     return {
-        "applied": found.applied,
-        **{name: getattr(found.rewind, name) for name in names},
-        "batches": found.batches,
-        "followers": found.followers,
-        "kept": None if found.kept is None else str(found.kept),
+        "applied": rewound.applied,
+        **{name: getattr(rewound.rewind, name) for name in names},
+        "batches": rewound.batches,
+        "followers": rewound.followers,
+        "kept": None if rewound.kept is None else str(rewound.kept),
     }
 
 
-def _rewind_parts(found: Rewound) -> Iterator[Part]:
-    one = found.rewind
-    if one.offset == one.watermark:
-        yield f"nothing to rewind: the watermark is {one.watermark}"
+def _rewind_parts(rewound: Rewound) -> Iterator[Part]:
+    plan = rewound.rewind
+    if plan.offset == plan.watermark:
+        yield f"nothing to rewind: the watermark is {plan.watermark}"
         return
     yield Record(
-        "rewound" if found.applied else "to rewind",
+        "rewound" if rewound.applied else "to rewind",
         {
-            "from watermark": one.watermark,
-            "to": one.offset,
-            "messages": f"{one.messages:,} in {texts.human_bytes(one.watermark - one.offset)}",
-            "queues cut": f"{one.queues:,}, {texts.counted(one.units, 'unit')}",
-            "ledger lines": texts.grouped(one.ledger_lines),
-            "spark's batches": _ranges(found.batches),
-            "followers": " ".join(found.followers) or "none",
-            **({} if found.kept is None else {"the old is kept": str(found.kept)}),
+            "from watermark": plan.watermark,
+            "to": plan.offset,
+            "messages": f"{plan.messages:,} in {texts.human_bytes(plan.watermark - plan.offset)}",
+            "queues cut": f"{plan.queues:,}, {texts.counted(plan.units, 'unit')}",
+            "ledger lines": texts.grouped(plan.ledger_lines),
+            "spark's batches": _ranges(rewound.batches),
+            "followers": " ".join(rewound.followers) or "none",
+            **({} if rewound.kept is None else {"the old is kept": str(rewound.kept)}),
         },
     )
-    if one.asked_offset != one.offset:
+    if plan.asked_offset != plan.offset:
         yield (
-            f"{one.asked_offset} is no record's start: taken down to {one.offset}, the start of "
+            f"{plan.asked_offset} is no record's start: taken down to {plan.offset}, the start of "
             "what contains it"
         )
     yield (
         "reput run dispatches from there; no broker may start here before"
-        if found.applied
+        if rewound.applied
         else "nothing was changed, give --apply"
     )
 
@@ -226,13 +234,13 @@ def prune(
     """Show, or remove, the positions and Spark checkpoints that rewinds and starts have kept."""
     from reput.upkeep.checkpoints import prune as prune_output  # noqa: PLC0415
 
-    found = prune_output(settings, output or store, checkpoint, apply=apply)
-    size = texts.human_bytes(sum(one.bytes for one in found))
+    states = prune_output(settings, output or store, checkpoint, apply=apply)
+    size = texts.human_bytes(sum(state.bytes for state in states))
     done = "removed" if apply else "kept"
-    advice = "; nothing was removed, give --apply" if found and not apply else ""
-    line = f"{texts.counted(len(found), 'state')} {done}, {size}{advice}"
-    fields = {"applied": apply, "kept": [_kept_fields(one) for one in found]}
-    return Result(fields, [_kept_table(found), line])
+    advice = "; nothing was removed, give --apply" if states and not apply else ""
+    line = f"{texts.counted(len(states), 'state')} {done}, {size}{advice}"
+    fields = {"applied": apply, "kept": [_kept_fields(state) for state in states]}
+    return Result(fields, [_kept_table(states), line])
 
 
 def _size(batch: Batch) -> int | None:
@@ -270,8 +278,8 @@ def _kept_fields(kept: KeptState) -> dict[str, Any]:
 
 def _kept_table(kept: Sequence[KeptState]) -> Table:
     rows = [
-        (one.path.name, texts.grouped(one.bytes), texts.moment_text(one.when),
-         texts.known(one.from_offset), texts.known(one.to_offset))
-        for one in kept
+        (state.path.name, texts.grouped(state.bytes), texts.moment_text(state.when),
+         texts.known(state.from_offset), texts.known(state.to_offset))
+        for state in kept
     ]  # fmt: skip
     return Table("kept", KEPT_COLUMNS, rows)

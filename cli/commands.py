@@ -42,7 +42,7 @@ class _Conversion:
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
         are_several = isinstance(value, list | tuple)
-        converted = [self._converted(one) for one in (value if are_several else [value])]
+        converted = [self._converted(item) for item in (value if are_several else [value])]
         if None in converted:
             typed = self._by_typer().coerce(value, param=param, ctx=ctx)
             if isinstance(typed, int) and not -_MAX_LONG <= typed <= _MAX_LONG:
@@ -93,8 +93,8 @@ class Command(_Plain, TyperCommand):
         """Read the values that are given elsewhere before those of the call. Called by typer.
         Raises UsageError."""
         given = given_to(ctx)
-        names = {name_of(one): one.name for one in self.params}
-        ctx.default_map = {names[name]: one.value for name, one in given.items()}
+        names = {name_of(parameter): parameter.name for parameter in self.params}
+        ctx.default_map = {names[name]: entry.value for name, entry in given.items()}
         rest: list[str] = super().parse_args(ctx, args)
         if ctx.params.get("as_json"):
             set_up(as_json=True)
@@ -160,12 +160,12 @@ class DeferredCommand:
 
     def _imported(self) -> Any:
         module, _, name = self._place.partition(":")
-        found = getattr(import_module(f"reput.cli.{module}"), name)
+        member = getattr(import_module(f"reput.cli.{module}"), name)
         parent = typer.Typer(rich_markup_mode=MARKUP, pretty_exceptions_enable=False)
-        if isinstance(found, typer.Typer):
-            parent.add_typer(found, name=self.name)
+        if isinstance(member, typer.Typer):
+            parent.add_typer(member, name=self.name)
         else:
-            parent.command(self.name, cls=Command)(found)
+            parent.command(self.name, cls=Command)(member)
         return typer.main.get_group(parent).commands[self.name]
 
     def __getattr__(self, name: str) -> Any:

@@ -23,9 +23,13 @@ def difference_records(
     differences: Sequence[StoreDifference], left: object, right: object
 ) -> Iterator[Record]:
     """Yield each entry that differs as both sides have it; ``left`` and ``right`` name them."""
-    for one in differences:
-        sides = {str(left): fields_text(one.left), str(right): fields_text(one.right)}
-        yield Record(" ".join(filter(None, (one.kind, one.place, one.entry))), sides, True)
+    for difference in differences:
+        sides = {str(left): fields_text(difference.left), str(right): fields_text(difference.right)}
+        yield Record(
+            " ".join(filter(None, (difference.kind, difference.place, difference.entry))),
+            sides,
+            True,
+        )
 
 
 def fields_text(fields: Fields | None) -> str:

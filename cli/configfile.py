@@ -50,7 +50,7 @@ class ConfigFile:
         ``words`` call the command, ``root`` is the group of all commands. Raises UsageError for a
         key that is no option of any command below its table, and for a value of a wrong kind.
         """
-        found: dict[str, Given] = {}
+        entries: dict[str, Given] = {}
         group, table = root, self.content
         options = named_parameters(command_of(root, words))
         for depth in range(len(words) + 1):
@@ -60,12 +60,12 @@ class ConfigFile:
                     if not isinstance(value, Mapping):
                         raise UsageError(f"{place}: {key} must be a table")
                 elif key in options:
-                    found[key] = Given(_typed(f"{place}: {key}", options[key], value), place)
+                    entries[key] = Given(_typed(f"{place}: {key}", options[key], value), place)
                 else:
                     _check_known(place, key, value, group)
             if depth < len(words):
                 table, group = table.get(words[depth], {}), group.commands[words[depth]]
-        return found
+        return entries
 
 
 def values_given(words: Sequence[str], root: Any, file: ConfigFile | None) -> dict[str, Given]:
@@ -76,7 +76,7 @@ def values_given(words: Sequence[str], root: Any, file: ConfigFile | None) -> di
 
 def _of_environment(words: Sequence[str], root: Any) -> dict[str, Given]:
     """An option that may be repeated takes several values, with blanks between them."""
-    found: dict[str, Given] = {}
+    variables: dict[str, Given] = {}
     for name, parameter in named_parameters(command_of(root, words)).items():
         variable = "_".join(("reput", *words, name)).replace("-", "_").upper()
         text = os.environ.get(variable, "")
@@ -84,13 +84,13 @@ def _of_environment(words: Sequence[str], root: Any) -> dict[str, Given]:
             value: Any = text.split() if _is_repeated(parameter) else text
             if _is_flag(parameter):
                 value = _FLAG_TEXTS.get(text.lower(), text)
-            found[name] = Given(_typed(variable, parameter, value), f"environment, {variable}")
-    return found
+            variables[name] = Given(_typed(variable, parameter, value), f"environment, {variable}")
+    return variables
 
 
 def named_parameters(command: Any) -> dict[str, Any]:
     """Return a command's options and arguments by their names in a file."""
-    return {name_of(one): one for one in command.params}
+    return {name_of(parameter): parameter for parameter in command.params}
 
 
 def name_of(parameter: Any) -> str:
@@ -105,13 +105,13 @@ def name_of(parameter: Any) -> str:
 
 def command_of(root: Any, words: Sequence[str]) -> Any:
     """Return the command that ``words`` call. Raises UsageError if there is none."""
-    found = root
+    member = root
     for word in words:
-        commands = getattr(found, "commands", {})
+        commands = getattr(member, "commands", {})
         if word not in commands:
             raise UsageError(f"no command is named {' '.join(words)!r}{_nearest(word, commands)}")
-        found = commands[word]
-    return found
+        member = commands[word]
+    return member
 
 
 def options_below(command: Any) -> set[str]:
@@ -127,9 +127,9 @@ def _check_known(place: str, key: str, value: Any, group: Any) -> None:
     commands = getattr(group, "commands", {})
     if isinstance(value, Mapping):
         raise UsageError(f"{place}: no command is named {key!r}{_nearest(key, commands)}")
-    known = options_below(group)
-    if key not in known:
-        raise UsageError(f"{place}: no option is named {key!r}{_nearest(key, known)}")
+    names = options_below(group)
+    if key not in names:
+        raise UsageError(f"{place}: no option is named {key!r}{_nearest(key, names)}")
 
 
 def _typed(what: str, parameter: Any, value: Any) -> Any:
@@ -139,7 +139,7 @@ def _typed(what: str, parameter: Any, value: Any) -> Any:
             raise UsageError(f"{what} is {value!r}; it must be true or false")
         return value
     if _is_repeated(parameter):
-        return [_text(what, one) for one in (value if isinstance(value, list) else [value])]
+        return [_text(what, item) for item in (value if isinstance(value, list) else [value])]
     return _text(what, value)
 
 
@@ -157,6 +157,6 @@ def _is_repeated(parameter: Any) -> bool:
     return bool(getattr(parameter, "multiple", False) or parameter.nargs == -1)
 
 
-def _nearest(name: str, known: set[str] | Mapping[str, Any]) -> str:
-    found = get_close_matches(name, sorted(known), 1)
-    return f" (did you mean {found[0]}?)" if found else ""
+def _nearest(name: str, names: set[str] | Mapping[str, Any]) -> str:
+    matches = get_close_matches(name, sorted(names), 1)
+    return f" (did you mean {matches[0]}?)" if matches else ""

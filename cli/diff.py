@@ -76,13 +76,13 @@ def diff(
     slots = DEFAULT_MAX_HASH_SLOT_NUM
     if INDEX_DIRECTORY in kinds:
         slots = hash_slot_count(roots, broker_conf)
-    found = compare_stores(*roots, kinds, hash_slot_count=slots)
-    if not found.compared:
+    comparison = compare_stores(*roots, kinds, hash_slot_count=slots)
+    if not comparison.compared:
         raise UsageError(f"neither {store_a} nor {store_b} holds {' or '.join(kinds)}")
     return Result(
-        {"equal": found.is_equal, **asdict(found)},
-        [*difference_records(found.differences, *roots), *comparison_lines(found)],
-        exit_code=int(not found.is_equal),
+        {"equal": comparison.is_equal, **asdict(comparison)},
+        [*difference_records(comparison.differences, *roots), *comparison_lines(comparison)],
+        exit_code=int(not comparison.is_equal),
     )
 
 
@@ -90,17 +90,17 @@ def _grown(settings: StoreSettings, output: Path, since: str, as_of: str | None)
     earlier = moments.as_of("--since", since, settings, output)
     assert earlier is not None
     later = moments.as_of("--as-of", as_of, settings, output)
-    found = compare_moments(settings, output, earlier, later)
+    growth = compare_moments(settings, output, earlier, later)
     columns = ("topic", "queue", "from offset", "to offset", "messages")
     rows = [
-        (one.topic, one.queue_id, one.from_offset, one.to_offset,
-         texts.grouped(one.to_offset - one.from_offset))
-        for one in found.queues
+        (queue.topic, queue.queue_id, queue.from_offset, queue.to_offset,
+         texts.grouped(queue.to_offset - queue.from_offset))
+        for queue in growth.queues
     ]  # fmt: skip
     grown = texts.counted(len(rows), "queue")
-    line = f"{grown} grew between physical offsets {found.from_end} and {found.to_end}"
+    line = f"{grown} grew between physical offsets {growth.from_end} and {growth.to_end}"
     return Result(
-        {"equal": not found.queues, **asdict(found)},
+        {"equal": not growth.queues, **asdict(growth)},
         [Table("queues", columns, rows), line],
-        exit_code=int(bool(found.queues)),
+        exit_code=int(bool(growth.queues)),
     )

@@ -24,16 +24,16 @@ def doctor(
     from reput.upkeep.doctor import examine  # noqa: PLC0415
 
     finds = examine(settings, output or store)
-    command = next((one.command for one in finds if one.command is not None), None)
-    is_wrong = any(one.is_wrong for one in finds)
+    command = next((find.command for find in finds if find.command is not None), None)
+    is_wrong = any(find.is_wrong for find in finds)
     last = f"next: {command}"
     if not is_wrong:
         last = "nothing is wrong; reput verify compares each entry with the log"
     elif command is None:
         last = "no command of reput heals this"
     return Result(
-        {"finds": [asdict(one) for one in finds], "next": command},
-        [*(f"{one.state}: {one.text}" for one in finds), last],
+        {"finds": [asdict(find) for find in finds], "next": command},
+        [*(f"{find.state}: {find.text}" for find in finds), last],
         exit_code=int(is_wrong),
         has_settings=True,
     )

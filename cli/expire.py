@@ -35,26 +35,26 @@ def expire(
     if remove_unused and not apply:
         raise UsageError("--remove-unused needs --apply; without it nothing is removed")
     root = output or store
-    found = expire_output(settings, root, apply=apply, remove_unused=remove_unused)
-    size = sum(file.size for file in found.files)
+    expiry = expire_output(settings, root, apply=apply, remove_unused=remove_unused)
+    size = sum(file.size for file in expiry.files)
     fields = {
         "applied": apply,
-        "log_min_offset": found.log_min_offset,
+        "log_min_offset": expiry.log_min_offset,
         "bytes": size,
-        "files": [{**asdict(file), "path": str(file.path)} for file in found.files],
-        "unused_queues": [asdict(key) for key in found.unused_queues],
+        "files": [{**asdict(file), "path": str(file.path)} for file in expiry.files],
+        "unused_queues": [asdict(key) for key in expiry.unused_queues],
     }
     rows: list[tuple[object, ...]] = [
         (file.topic, file.queue_id, file.path.relative_to(root), texts.grouped(file.size))
-        for file in found.files
+        for file in expiry.files
     ]
     fate = "would go" if remove_unused or not apply else "kept"
-    rows += [(key.topic, key.queue_id, f"unused queue: {fate}", "") for key in found.unused_queues]
+    rows += [(key.topic, key.queue_id, f"unused queue: {fate}", "") for key in expiry.unused_queues]
     advice = "; nothing was removed, give --apply" if rows and not apply else ""
     line = (
-        f"{texts.counted(len(found.files), 'file')}, {texts.human_bytes(size)}, "
-        f"{texts.counted(len(found.unused_queues), 'unused queue')}; the log begins at "
-        f"{found.log_min_offset}{advice}"
+        f"{texts.counted(len(expiry.files), 'file')}, {texts.human_bytes(size)}, "
+        f"{texts.counted(len(expiry.unused_queues), 'unused queue')}; the log begins at "
+        f"{expiry.log_min_offset}{advice}"
     )
     title, columns = "removed" if apply else "to remove", ("topic", "queue", "file", "bytes")
     return Result(fields, [Table(title, columns, rows), line])

@@ -71,13 +71,13 @@ def list_groups(
     """Show each consumer group with its lag over all of its topics."""
     committed, lags = _read(settings, output)
     groups = [
-        {"group": group, "topics": committed.topics(group), **_sum(list(found))}
-        for group, found in groupby(lags, attrgetter("group"))
+        {"group": group, "topics": committed.topics(group), **_sum(list(group_lags))}
+        for group, group_lags in groupby(lags, attrgetter("group"))
     ]
     rows = [
-        (one["group"], texts.grouped(len(one["topics"])), texts.grouped(one["queues"]),
-         *_lag_row(one))
-        for one in groups
+        (entry["group"], texts.grouped(len(entry["topics"])), texts.grouped(entry["queues"]),
+         *_lag_row(entry))
+        for entry in groups
     ]  # fmt: skip
     return _result(committed, {"groups": groups}, ("group", "topics", "queues"), rows)
 
@@ -92,13 +92,13 @@ def show(
 ) -> Result:
     """Show each queue of a consumer group; exit code 1 if it has committed nothing."""
     committed, lags = _read(settings, output, groups=[group])
-    found = {"group": group, "queues": [asdict(one) for one in lags]}
+    fields = {"group": group, "queues": [asdict(queue) for queue in lags]}
     rows = [
-        (one.topic, one.queue_id, one.min_offset, one.max_offset, one.committed,
-         *_lag_row(asdict(one.lag)))
-        for one in lags
+        (queue.topic, queue.queue_id, queue.min_offset, queue.max_offset, queue.committed,
+         *_lag_row(asdict(queue.lag)))
+        for queue in lags
     ]  # fmt: skip
-    return _result(committed, found, ("topic", "queue", "min", "max", "committed"), rows)
+    return _result(committed, fields, ("topic", "queue", "min", "max", "committed"), rows)
 
 
 @app.command("reset", cls=Command)
@@ -221,14 +221,15 @@ def lag(
     age is that of the first message which is not consumed.
     """
     committed, lags = _read(settings, output, groups=group, topics=topic)
-    found = [
+    sums = [
         {"group": name, "topic": of_topic, **_sum(list(queues))}
         for (name, of_topic), queues in groupby(lags, attrgetter("group", "topic"))
     ]
     rows = [
-        (one["group"], one["topic"], texts.grouped(one["queues"]), *_lag_row(one)) for one in found
+        (entry["group"], entry["topic"], texts.grouped(entry["queues"]), *_lag_row(entry))
+        for entry in sums
     ]
-    return _result(committed, {"lags": found}, ("group", "topic", "queues"), rows)
+    return _result(committed, {"lags": sums}, ("group", "topic", "queues"), rows)
 
 
 def _read(
@@ -269,7 +270,7 @@ def _change(
     with MessageStore(settings.root, output=output, settings=settings) as opened:
         _warn(opened, "no offset leads to them yet")
         changes = change_offsets(settings.root, output, partial(plan, opened), apply=apply)
-    rows = [(one.topic, one.queue_id, one.before, one.after) for one in changes]
+    rows = [(change.topic, change.queue_id, change.before, change.after) for change in changes]
     title = "offsets written" if apply else "offsets to write"
     table = Table(title, ("topic", "queue", "committed", "new"), rows)
     different = sum(change.before != change.after for change in changes)
@@ -284,7 +285,7 @@ def _change(
 def _sum(lags: list[QueueLag]) -> dict[str, Any]:
     from reput.readers.grouplag import total  # noqa: PLC0415
 
-    return {"queues": len(lags), **asdict(total(one.lag for one in lags))}
+    return {"queues": len(lags), **asdict(total(queue.lag for queue in lags))}
 
 
 def _lag_row(lag: dict[str, Any]) -> tuple[str, str, str]:
@@ -294,13 +295,13 @@ def _lag_row(lag: dict[str, Any]) -> tuple[str, str, str]:
 
 def _result(
     committed: CommittedOffsets,
-    found: dict[str, Any],
+    fields: dict[str, Any],
     columns: tuple[str, ...],
     rows: Sequence[tuple[object, ...]],
 ) -> Result:
-    """Return ``found`` for machines, for people ``columns`` and those of ``_lag_row``."""
+    """Return ``fields`` for machines, for people ``columns`` and those of ``_lag_row``."""
     title = f"offsets in {committed.path}"
     part: Part = Table(title, (*columns, "messages", "bytes", "age"), rows)
     if not rows:
         part = f"{title}: none that were asked for"
-    return Result({"offsets_file": str(committed.path), **found}, [part])
+    return Result({"offsets_file": str(committed.path), **fields}, [part])

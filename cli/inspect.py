@@ -25,8 +25,8 @@ _SINGULAR = {"properties": "property"}
 
 
 def _result(title: str, fields: dict[str, Any]) -> Result:
-    named = {texts.label(_SINGULAR.get(name, name)): shown_field(name, one)
-             for name, one in fields.items()}  # fmt: skip
+    named = {texts.label(_SINGULAR.get(name, name)): shown_field(name, value)
+             for name, value in fields.items()}  # fmt: skip
     return Result(fields, [Record(title, named)])
 
 

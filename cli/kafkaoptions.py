@@ -104,12 +104,12 @@ def kafka_followers(
 
     def targets(form: RowForm) -> tuple[FollowerTarget, ...]:
         chosen = TopicSelection(patterns, form)
-        found: list[FollowerTarget] = []
+        followers: list[FollowerTarget] = []
         if not no_kafka_mirror:
-            found.append(KafkaMirrorTarget(settings, chosen, names))
+            followers.append(KafkaMirrorTarget(settings, chosen, names))
         if kafka_arrivals:
-            found.append(KafkaArrivalsTarget(settings, chosen, kafka_arrivals))
-        return tuple(found)
+            followers.append(KafkaArrivalsTarget(settings, chosen, kafka_arrivals))
+        return tuple(followers)
 
     return targets
 
@@ -118,13 +118,13 @@ def _client_settings(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        found = tomllib.loads(path.read_text("utf-8"))
+        settings = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"--kafka-config {path} cannot be read: {error}") from error
-    for name in found:
+    for name in settings:
         if not name.startswith(_CLIENT_PREFIXES):
             raise UsageError(
                 f"--kafka-config {path} sets {name!r}; only settings that begin with "
                 f"{', '.join(_CLIENT_PREFIXES)} are taken"
             )
-    return found
+    return settings

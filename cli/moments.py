@@ -22,16 +22,16 @@ def as_of(name: str, text: str | None, settings: StoreSettings, output: Path) ->
     """
     if text is None:
         return None
-    found = _NUMBERED.match(text)
-    if found is None:
+    match = _NUMBERED.match(text)
+    if match is None:
         if text.startswith(("offset:", "batch:")):
             raise UsageError(
                 f"{name} is {text!r}; it must be offset:N or batch:N, a whole number of "
                 "up to 18 digits"
             )
         return AsOf(time_ms=options.time_option_ms(name, text))
-    number = int(found[2])
-    return AsOf(offset=number if found[1] == "offset" else _end_of(number, settings, output))
+    number = int(match[2])
+    return AsOf(offset=number if match[1] == "offset" else _end_of(number, settings, output))
 
 
 def _end_of(batch_id: int, settings: StoreSettings, output: Path) -> int:

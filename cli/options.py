@@ -60,10 +60,10 @@ def size_option(name: str, text: str | None) -> int | None:
 def duration_option_ms(name: str, text: str) -> int:
     """Return the milliseconds of ``200ms``, ``5s``, ``1m``, ``2h`` or ``1d``. Raises UsageError
     naming the option."""
-    found = _DURATION.match(text)
-    if not found:
+    match = _DURATION.match(text)
+    if not match:
         raise UsageError(f"{name} is {text!r}; it must be a number with ms, s, m, h or d")
-    return int(found[1]) * _DURATION_UNITS_MS[found[2]]
+    return int(match[1]) * _DURATION_UNITS_MS[match[2]]
 
 
 def time_option_ms(name: str, text: str) -> int:
@@ -129,7 +129,7 @@ def with_options(**makers: Callable[..., Any]) -> Callable[[Callable[..., Any]],
     parameters become options in place of that parameter. One that the command has too becomes one
     option, whose value goes to both.
     """
-    wanted = {name: list(_parameters(maker).values()) for name, maker in makers.items()}
+    parameters_of = {name: list(_parameters(maker).values()) for name, maker in makers.items()}
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         own = _parameters(command)
@@ -137,16 +137,18 @@ def with_options(**makers: Callable[..., Any]) -> Callable[[Callable[..., Any]],
         @functools.wraps(command)
         def called(**given: Any) -> Any:
             made = {
-                name: makers[name](**{one.name: given[one.name] for one in parameters})
-                for name, parameters in wanted.items()
+                name: makers[name](
+                    **{parameter.name: given[parameter.name] for parameter in parameters}
+                )
+                for name, parameters in parameters_of.items()
             }
             return command(**{name: given[name] for name in own if name in given} | made)
 
         parameters = [
-            one.replace(kind=one.KEYWORD_ONLY)
+            parameter.replace(kind=parameter.KEYWORD_ONLY)
             for name, declared in own.items()
-            for one in wanted.get(name, [declared])
-            if name not in wanted or one.name not in own.keys() - wanted.keys()
+            for parameter in parameters_of.get(name, [declared])
+            if name not in parameters_of or parameter.name not in own.keys() - parameters_of.keys()
         ]
         declare(called, parameters)
         return called
@@ -157,7 +159,7 @@ def with_options(**makers: Callable[..., Any]) -> Callable[[Callable[..., Any]],
 def declare(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> None:
     """Give a function that takes any arguments by name the parameters that typer reads."""
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    function.__annotations__ = {one.name: one.annotation for one in parameters}
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -263,15 +265,15 @@ def dispatcher_settings(
     }
 
 
-def kinds_option(text: str | None, known: Sequence[str]) -> Sequence[str]:
-    """Return the kinds in a text with commas; all ``known`` ones for None. Raises UsageError that
+def kinds_option(text: str | None, choices: Sequence[str]) -> Sequence[str]:
+    """Return the kinds in a text with commas; all ``choices`` for None. Raises UsageError that
     lists these for any other."""
     if text is None:
-        return known
+        return choices
     kinds = text.split(",")
     for kind in kinds:
-        if kind not in known:
-            raise UsageError(f"--only names {kind!r}; choose from {', '.join(known)}")
+        if kind not in choices:
+            raise UsageError(f"--only names {kind!r}; choose from {', '.join(choices)}")
     return kinds
 
 

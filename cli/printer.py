@@ -118,10 +118,10 @@ printed_lines = functools.partial(printed, as_json=options.AsJsonLines)
 def _print(result: Result, is_for_people: bool) -> None:
     in_words = with_flags if result.has_settings else str
     if not is_for_people:
-        found: Any = result.fields if result.are_lines else (result.fields,)
-        for one in found:
+        documents: Any = result.fields if result.are_lines else (result.fields,)
+        for document in documents:
             # in UTF-8 whatever the locale is
-            typer.echo(in_words(json_text(one)).encode())
+            typer.echo(in_words(json_text(document)).encode())
         return
     if result.is_screen and is_terminal():
         typer.echo(_CLEAR_FROM_HOME, nl=False)
@@ -200,8 +200,8 @@ def _flat(fields: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield names and texts, those of each entry of a mapping."""
     for name, value in fields.items():
         if isinstance(value, Mapping):
-            for key, one in value.items():
-                yield f"{escaped(name)} {escaped(str(key))}", shown(one)
+            for key, item in value.items():
+                yield f"{escaped(name)} {escaped(str(key))}", shown(item)
         else:
             yield escaped(name), shown(value)
 

@@ -75,23 +75,23 @@ def get(
         if topic is None or queue is None or offset is None:
             raise UsageError("give QUEUE and OFFSET after TOPIC")
         _check_queue(opened, topic, queue, output or store)
-        found = opened.queue(topic, queue).get_message(offset, 1)
+        pulled = opened.queue(topic, queue).get_message(offset, 1)
         # where a message is gone a later one is found; one in an inner batch begins before
-        if not found.messages or not found.queue_offsets[0] <= offset < found.next_begin_offset:
+        if not pulled.messages or not pulled.queue_offsets[0] <= offset < pulled.next_begin_offset:
             place = f"offset {offset} of queue {queue} of topic {topic}"
-            _raise_not_found(found, place, opened, store)
+            _raise_not_found(pulled, place, opened, store)
     # a batch that cannot be taken apart is one message
-    index = min(offset - found.queue_offsets[0], len(found.messages) - 1)
-    return messages.message_result(found.messages[index], found.queue_offsets[0] + index, body)
+    index = min(offset - pulled.queue_offsets[0], len(pulled.messages) - 1)
+    return messages.message_result(pulled.messages[index], pulled.queue_offsets[0] + index, body)
 
 
 def _message_by_id(opened: MessageStore, message_id: str) -> Message:
     """Raises UsageError for a text that is no such id, NotFoundError where no message has it."""
     from reput.readers.messages import message_place  # noqa: PLC0415
 
-    found = opened.log.message_by_id(message_id)
-    if found is not None:
-        return found
+    message = opened.log.message_by_id(message_id)
+    if message is not None:
+        return message
     _, place = message_place(message_id)
     stored = opened.log.message_at(place)
     has = f"no record begins there in the log's [{opened.log.min_offset}, {opened.log.end})"
@@ -120,14 +120,14 @@ def _unqueued(store: MessageStore) -> str:
 
 
 def _raise_not_found(
-    found: GetMessageResult, place: str, store: MessageStore, root: Path
+    pulled: GetMessageResult, place: str, store: MessageStore, root: Path
 ) -> NoReturn:
-    if found.damaged:
+    if pulled.damaged:
         raise NotFoundError(
-            f"the record at {place} is lost or damaged, at physical offset {found.damaged[0]}; "
-            f"look at it: {command_line('inspect record', root, None, str(found.damaged[0]))}"
+            f"the record at {place} is lost or damaged, at physical offset {pulled.damaged[0]}; "
+            f"look at it: {command_line('inspect record', root, None, str(pulled.damaged[0]))}"
         )
-    has = f"[{found.min_offset}, {found.max_offset})" if found.max_offset else "no messages"
+    has = f"[{pulled.min_offset}, {pulled.max_offset})" if pulled.max_offset else "no messages"
     raise NotFoundError(f"no message at {place}, which has {has}{_unqueued(store)}")
 
 
@@ -198,15 +198,15 @@ def tail(
                 opened.check_topic(topic)
                 raise NotFoundError(f"{missing}; --output names another place of the queues")
             render.print_note(f"{missing} yet; waiting for one")
-        wanted = _message_filter(opened, topic, tag, sql, group)
-        topic_tail = TopicTail(opened, topic, wanted)
-        found = topic_tail.last(count) if since is None else topic_tail.since(since)
+        message_filter = _message_filter(opened, topic, tag, sql, group)
+        topic_tail = TopicTail(opened, topic, message_filter)
+        entries = topic_tail.last(count) if since is None else topic_tail.since(since)
         while True:
-            has_shown |= yield from _results(found, body, stop)
+            has_shown |= yield from _results(entries, body, stop)
             opened.losses.say()
             if not follow or stop.wait(POLL_SECONDS):
                 break
-            found = topic_tail.new()
+            entries = topic_tail.new()
     asked = count > 0 or since is not None
     if asked and not (has_shown or follow or stop.is_set()):
         raise NotFoundError(f"no message of topic {topic} to show")
@@ -245,10 +245,10 @@ def query(
 
     Without an index it looks at every message of the topic, and says so.
     """
-    wanted = key if unique_key is None else unique_key
-    if wanted is None or None not in (key, unique_key):
+    chosen_key = key if unique_key is None else unique_key
+    if chosen_key is None or None not in (key, unique_key):
         raise UsageError("give --key or --unique-key, one of them")
-    options.text(wanted)
+    options.text(chosen_key)
     span = (
         options.optional_time_ms("--begin", begin) or 0,
         MAX_TIMESTAMP_MS if end is None else options.time_option_ms("--end", end),
@@ -256,14 +256,14 @@ def query(
     with _opened(settings, output, as_of, fail_on_data_loss) as opened:
         has_shown = False
         for message in keyed_messages(
-            opened, store, output, topic, wanted, span, most, is_unique=unique_key is not None
+            opened, store, output, topic, chosen_key, span, most, is_unique=unique_key is not None
         ):
             yield messages.entry_result(message, message.queue_offset, body)
             has_shown = True
         if not has_shown:
             opened.check_topic(topic)
             raise NotFoundError(
-                f"no message of topic {topic} with key {wanted} was found in {output or store}"
+                f"no message of topic {topic} with key {chosen_key} was found in {output or store}"
                 f"{_unqueued(opened)}"
             )
 
@@ -286,15 +286,15 @@ def keyed_messages(
     root = output or store
     begin, end = span
     if opened.index.exists:
-        found = opened.index.query(
+        result = opened.index.query(
             topic, key, max_count=most, begin_ms=begin, end_ms=end, is_limited=most is None
         )
-        if found.has_more:
+        if result.has_more:
             render.print_note(
                 f"the index in {root} has older entries with this key's hash, which were not "
                 "examined; --max N examines more"
             )
-        return found.with_key(topic, key, is_unique=is_unique)
+        return result.with_key(topic, key, is_unique=is_unique)
     from reput.readers.keyscan import scan_for_key  # noqa: PLC0415
 
     bounds = [opened.queue(topic, each).bounds() for each in opened.queue_ids(topic)]
@@ -330,14 +330,14 @@ def search_time(
     """Find the queue offset of a time; exit code 1 if there is no such queue."""
     from reput.store.queue.consumequeue import BoundaryType  # noqa: PLC0415
 
-    wanted = options.time_option_ms("TIME", time)
+    time_ms = options.time_option_ms("TIME", time)
     boundary = BoundaryType.UPPER if upper else BoundaryType.LOWER
     with _opened(settings, output, as_of) as opened:
         _check_queue(opened, topic, queue, output or store)
         if (line := opened.note_coverage()) is not None:
             render.print_note(f"warning: {line}")
         reader = opened.queue(topic, queue)
-        offset = reader.offset_by_time(wanted, boundary)
+        offset = reader.offset_by_time(time_ms, boundary)
         stored = reader.store_time(offset)
     fields = {"topic": topic, "queue_id": queue, "queue_offset": offset}
     # -1 beyond the last message
@@ -370,13 +370,13 @@ def _message_filter(
     if (tag, sql, group).count(None) < 2:
         raise UsageError("give one of --tag, --sql and --group: a subscription has one of them")
     if group is not None:
-        found = store.consumer_filter(topic, options.text(group))
-        if found is None:
+        message_filter = store.consumer_filter(topic, options.text(group))
+        if message_filter is None:
             raise NotFoundError(
                 f"no expression of consumer group {group} for topic {topic} in the store's "
                 f"{CONSUMER_FILTER_FILE}"
             )
-        return found
+        return message_filter
     try:
         if sql is not None:
             return MessageFilter.by_sql(options.text(sql))
@@ -386,16 +386,16 @@ def _message_filter(
 
 
 def _results(
-    found: Iterator[QueueMessage], body: Bodies, stop: Event
+    entries: Iterator[QueueMessage], body: Bodies, stop: Event
 ) -> Generator[Result, None, bool]:
     """Yield messages in portions, so that a signal ends it soon; return whether there were any."""
     has_shown = False
-    while not stop.is_set() and (portion := list(islice(found, PRINTED_AT_ONCE))):
-        for one in portion:
-            if one.message is not None:
-                yield messages.entry_result(one.message, one.queue_offset, body)
+    while not stop.is_set() and (portion := list(islice(entries, PRINTED_AT_ONCE))):
+        for entry in portion:
+            if entry.message is not None:
+                yield messages.entry_result(entry.message, entry.queue_offset, body)
                 has_shown = True
-        if bad := [one for one in portion if one.message is None]:
+        if bad := [entry for entry in portion if entry.message is None]:
             first, more = bad[0], f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             render.print_note(
                 f"lost or damaged record at physical offset {first.physical_offset}, queue "

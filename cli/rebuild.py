@@ -83,8 +83,8 @@ def rebuild(
     _check_flags(dry_run, drop_old, executors, sealed)
     several = severalstores.several_stores(store, stores, outputs)
     if several is not None:
-        one = {"output": output, "topic": topic, "from": since}
-        several.refuse(one | {"broker_conf": dispatcher["broker_conf"]})
+        own_options = {"output": output, "topic": topic, "from": since}
+        several.refuse(own_options | {"broker_conf": dispatcher["broker_conf"]})
     root = store or Path()
     roots = {root: output or root} if several is None else several.find()
     if drop_old:
@@ -102,9 +102,9 @@ def rebuild(
         code = int(dry_run and not done.comparison.is_equal)
         yield Result(_fields(done, dry_run), _parts(done, roots[root], dry_run), code)
         return
-    found = _rebuild_all([*configs.values()], executors, choice)
-    yield _result_of_all(found, dry_run)
-    severalstores.raise_failures({one.config.store: one.error for one in found})
+    results = _rebuild_all([*configs.values()], executors, choice)
+    yield _result_of_all(results, dry_run)
+    severalstores.raise_failures({store.config.store: store.error for store in results})
 
 
 def _begins(
@@ -181,34 +181,38 @@ def _builder(on_executors: bool) -> Callable[..., Progress]:
 
 
 def _fields(done: Rebuilt, dry_run: bool) -> dict[str, Any]:
-    found = done.comparison
-    fields = {"equal": found.is_equal, **asdict(found), "kept": [str(p) for p in done.kept]}
+    comparison = done.comparison
+    fields = {
+        "equal": comparison.is_equal,
+        **asdict(comparison),
+        "kept": [str(p) for p in done.kept],
+    }
     fields["seal_end"] = done.seal_end
     fields["moved"] = [asdict(queue) for queue in done.moved]
     return {**done.progress.summary(), "replaced": not dry_run, **fields}
 
 
 def _result_of_all(stores: Sequence[StoreRebuild], dry_run: bool) -> Result:
-    result, found = "built and compared" if dry_run else "replaced", []
-    for one in stores:
+    result, results = "built and compared" if dry_run else "replaced", []
+    for store in stores:
         fields: dict[str, Any] = {}
         row: Sequence[str] = ("unknown", "unknown", "failed")
-        if one.done is not None:
-            fields = _fields(one.done, dry_run)
-            counts = fields["messages"], len(one.done.comparison.differences)
+        if store.done is not None:
+            fields = _fields(store.done, dry_run)
+            counts = fields["messages"], len(store.done.comparison.differences)
             row = (*map(texts.grouped, counts), result)
-        found.append((one.config.store, one.config.output, one.error, fields, row))
-    are_equal = all(one.done and one.done.comparison.is_equal for one in stores)
+        results.append((store.config.store, store.config.output, store.error, fields, row))
+    are_equal = all(store.done and store.done.comparison.is_equal for store in stores)
     columns = ("store", "messages", "differences", "result")
-    return severalstores.result(columns, found, exit_code=int(dry_run and not are_equal))
+    return severalstores.result(columns, results, exit_code=int(dry_run and not are_equal))
 
 
 def _parts(done: Rebuilt, root: Path, dry_run: bool) -> Iterator[Part]:
-    found = done.comparison
-    yield from difference_records(found.differences[:SHOWN_DIFFERENCES], "was there", "built")
-    if len(found.differences) > SHOWN_DIFFERENCES:
-        yield f"the first {SHOWN_DIFFERENCES} of {len(found.differences):,}"
-    yield from comparison_lines(found)
+    comparison = done.comparison
+    yield from difference_records(comparison.differences[:SHOWN_DIFFERENCES], "was there", "built")
+    if len(comparison.differences) > SHOWN_DIFFERENCES:
+        yield f"the first {SHOWN_DIFFERENCES} of {len(comparison.differences):,}"
+    yield from comparison_lines(comparison)
     for queue in done.moved[:SHOWN_DIFFERENCES]:
         yield queue.line
     if done.moved:

@@ -125,7 +125,7 @@ class _Handler(logging.Handler):
         level, event, store = record.levelname.lower(), record.getMessage(), store_name.get()
         about = {} if store is None else {"store": store}
         text = event + ":" * bool(fields)
-        text = " ".join([text, *(f"{name}={_field_text(one)}" for name, one in fields.items())])
+        text = " ".join([text, *(f"{name}={_field_text(value)}" for name, value in fields.items())])
         where = "" if store is None else f"{escaped(store)}: "
         line = _stamped(level, record.created, where + escaped(text))
         _stderr.say(level, {**about, "event": event, **fields}, line)

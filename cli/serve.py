@@ -90,13 +90,13 @@ def _served(
     files: tuple[Path | None, str | None, str | None],
 ) -> list[ServedStore]:
     """Return the stores to serve, by the options of the command. Raises ReputError."""
-    known = []
+    brokers = []
     for root in roots:
         settings = options.store_settings(root, files[0])
-        known.append((settings, BrokerIdentity.of(settings)))
-    check_names(known)
+        brokers.append((settings, BrokerIdentity.of(settings)))
+    check_names(brokers)
     served = []
-    for root, (_, identity) in zip(roots, known, strict=True):
+    for root, (_, identity) in zip(roots, brokers, strict=True):
         place = output / identity.name if output is not None and is_cluster else output
         check_is_output(place or root, root)
         built = options.output_settings(root, place, *files)

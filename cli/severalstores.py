@@ -97,8 +97,8 @@ def supervisor(
     Raises UsageError."""
 
     def find() -> dict[str, DispatcherConfig]:
-        found = several.find()
-        return {out.name: configured(root, out, len(found)) for root, out in found.items()}
+        outputs = several.find()
+        return {out.name: configured(root, out, len(outputs)) for root, out in outputs.items()}
 
     # a mistake is answered before Spark is loaded
     find() if once else render.when_ready(find)
@@ -127,25 +127,25 @@ def dispatch_all(
 
 def results(supervised: Supervisor) -> Iterator[Result]:
     """Yield the summary of all stores. Raises StoreError where one of them has failed."""
-    found: list[dict[str, Any]] = [store.summary() for store in supervised.stores]
+    summaries: list[dict[str, Any]] = [store.summary() for store in supervised.stores]
     columns = ("store", "messages", "there already", "gaps", "quarantined", "watermark")
     rows = [
         (
-            one["store"],
-            *(texts.grouped(one[name]) for name in ("messages", "duplicates", "gaps")),
-            texts.counted(one["quarantined_bytes"], "byte"), texts.known(one["end_offset"]),
+            summary["store"],
+            *(texts.grouped(summary[name]) for name in ("messages", "duplicates", "gaps")),
+            texts.counted(summary["quarantined_bytes"], "byte"), texts.known(summary["end_offset"]),
         )
-        for one in found
+        for summary in summaries
     ]  # fmt: skip
-    yield Result({"stores": found}, [Table("stores", columns, rows)], has_settings=True)
-    raise_failures({one["store"]: one["error"] for one in found})
+    yield Result({"stores": summaries}, [Table("stores", columns, rows)], has_settings=True)
+    raise_failures({summary["store"]: summary["error"] for summary in summaries})
 
 
 def result(columns: Sequence[str], stores: Iterable[StoreRow], exit_code: int = 0) -> Result:
     """Return a row for each store."""
     fields, rows = [], []
-    for root, output, error, found, cells in stores:
-        fields.append({"store": str(root), "output": str(output), "error": error, **found})
+    for root, output, error, content, cells in stores:
+        fields.append({"store": str(root), "output": str(output), "error": error, **content})
         rows.append((root.name, *cells))
     table = Table("stores", columns, rows, folds=True)
     return Result({"stores": fields}, [table], exit_code, has_settings=True)

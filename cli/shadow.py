@@ -59,24 +59,24 @@ def shadow(
     given = open_store(config)
     comparison = Shadow(settings_of(output, given, config.flags), output)
     progress = dispatch(config, comparison)
-    found = comparison.result
-    fields = {**progress.summary(), "equal": found.is_equal, **asdict(found)}
-    return Result(fields, _parts(found), exit_code=int(not found.is_equal))
+    result = comparison.result
+    fields = {**progress.summary(), "equal": result.is_equal, **asdict(result)}
+    return Result(fields, _parts(result), exit_code=int(not result.is_equal))
 
 
-def _parts(found: ShadowResult) -> Iterator[Part]:
-    for one in found.differences:
-        sides = {"reput": fields_text(one.reput), "broker": fields_text(one.broker)}
-        yield Record(f"{one.place}, unit {one.unit}", sides, is_listed=True)
+def _parts(result: ShadowResult) -> Iterator[Part]:
+    for difference in result.differences:
+        sides = {"reput": fields_text(difference.reput), "broker": fields_text(difference.broker)}
+        yield Record(f"{difference.place}, unit {difference.unit}", sides, is_listed=True)
     rows = [
         (kind, *map(texts.grouped, (each.queues, each.entries, each.awaited, each.uncomparable)))
-        for kind, each in found.compared.items()
+        for kind, each in result.compared.items()
     ]
     columns = ("kind", "queues", "entries equal", "awaited", "queues not comparable")
     yield Table("", columns, rows)
-    if found.differences:
-        line = f"{texts.counted(len(found.differences), 'queue')} with a difference"
-    elif found.is_equal:
+    if result.differences:
+        line = f"{texts.counted(len(result.differences), 'queue')} with a difference"
+    elif result.is_equal:
         line = "no differences"
     else:
         line = "nothing was compared: no entry is in both the output and the store's own queues"

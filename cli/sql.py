@@ -43,14 +43,14 @@ def sql(
 
     dataset = MessageDataset(settings, form, fail_on_data_loss=fail_on_data_loss)
     with answer(dataset, query) as reader:
-        found = (row for batch in reader for row in batch.to_pylist(maps_as_pydicts="lossy"))
+        records = (row for batch in reader for row in batch.to_pylist(maps_as_pydicts="lossy"))
         # the answer may be larger than memory: a line or a table at a time is taken of it
-        yield Result(map(_plain, found), _tables(reader.schema.names, found), are_lines=True)
+        yield Result(map(_plain, records), _tables(reader.schema.names, records), are_lines=True)
     options.note_internal(dataset.internal_left_out)
 
 
-def _tables(names: Sequence[str], found: Iterator[dict[str, Any]]) -> Iterator[Part]:
-    rows, has_rows = (tuple(map(_for_people, row.values())) for row in found), False
+def _tables(names: Sequence[str], records: Iterator[dict[str, Any]]) -> Iterator[Part]:
+    rows, has_rows = (tuple(map(_for_people, row.values())) for row in records), False
     while portion := list(islice(rows, ROWS_OF_A_TABLE)):
         yield Table("", names, portion)
         has_rows = True

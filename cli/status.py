@@ -112,14 +112,14 @@ def status(
     look = looker()
     with render.stopped_by_signals() as stop:
         while True:
-            found = until_ready(look, stop) if watch else look()
-            if found is None:
+            reading = until_ready(look, stop) if watch else look()
+            if reading is None:
                 return
-            yield replace(found.result, has_settings=True, is_screen=watch)
+            yield replace(reading.result, has_settings=True, is_screen=watch)
             if not watch or stop.wait(WATCH_SECONDS):
                 break
-    if found.failed:
-        raise StoreError("; ".join(found.failed))
+    if reading.failed:
+        raise StoreError("; ".join(reading.failed))
 
 
 def _look_at_one(
@@ -129,17 +129,17 @@ def _look_at_one(
     topics: Sequence[str] | None,
 ) -> _Look:
     settings = options.output_settings(store, output, *files)
-    found = read_status(settings, output or store, topics)
-    failed = [found.unstopped_run] if found.unstopped_run else []
-    waiting = None if topics else _waiting(settings, output or store, found)
-    content = {**asdict(found), "waiting": waiting and asdict(waiting)}
-    parts = _parts(found, (store, output or store), topics, waiting)
-    return _Look(Result(content, parts), [Checked("", found)], failed)
+    state = read_status(settings, output or store, topics)
+    failed = [state.unstopped_run] if state.unstopped_run else []
+    waiting = None if topics else _waiting(settings, output or store, state)
+    content = {**asdict(state), "waiting": waiting and asdict(waiting)}
+    parts = _parts(state, (store, output or store), topics, waiting)
+    return _Look(Result(content, parts), [Checked("", state)], failed)
 
 
-def _waiting(settings: StoreSettings, output: Path, found: OutputStatus) -> Inventory | None:
+def _waiting(settings: StoreSettings, output: Path, state: OutputStatus) -> Inventory | None:
     """Count the messages that wait for a broker; None where no queue can hold one."""
-    if WAITING_TOPICS.isdisjoint(queue.topic for queue in found.queues):
+    if WAITING_TOPICS.isdisjoint(queue.topic for queue in state.queues):
         return None
     from reput.readers.inventory import take_inventory  # noqa: PLC0415
     from reput.readers.messagestore import MessageStore  # noqa: PLC0415
@@ -154,17 +154,17 @@ def _look_at_all(
     rows: list[severalstores.StoreRow] = []
     checked, failed = [], []
     for root, output in several.find().items():
-        found = _read(root, output, sizes)
-        checked.append(Checked(output.name, found))
-        if isinstance(found, ReputError):
+        state = _read(root, output, sizes)
+        checked.append(Checked(output.name, state))
+        if isinstance(state, ReputError):
             unknown = [*["unknown"] * (len(STORE_COLUMNS) - 2), "cannot be read"]
-            rows.append((root, output, str(found), {}, unknown))
-            failed.append(f"{root}: {found}")
+            rows.append((root, output, str(state), {}, unknown))
+            failed.append(f"{root}: {state}")
         else:
-            fields = asdict(found)
+            fields = asdict(state)
             del fields["queues"]
-            rows.append((root, output, None, fields, _cells(found)))
-            failed += [found.unstopped_run] if found.unstopped_run else []
+            rows.append((root, output, None, fields, _cells(state)))
+            failed += [state.unstopped_run] if state.unstopped_run else []
     return _Look(severalstores.result(STORE_COLUMNS, rows), checked, failed)
 
 
@@ -178,44 +178,45 @@ def _read(
         return error
 
 
-def _cells(found: OutputStatus) -> Sequence[str]:
+def _cells(state: OutputStatus) -> Sequence[str]:
     """Return the row of one of several stores, without the store."""
-    faults = ["run ended without stopping"] * (found.unstopped_run is not None)
-    faults += [f"{one.name} fails" for one in found.followers if one.error]
-    bad = sum(one.bytes for one in found.quarantine)
-    for size, where in ((found.unqueued_bytes, "in no queue"), (bad, "quarantined")):
+    faults = ["run ended without stopping"] * (state.unstopped_run is not None)
+    faults += [f"{follower.name} fails" for follower in state.followers if follower.error]
+    bad = sum(count.bytes for count in state.quarantine)
+    for size, where in ((state.unqueued_bytes, "in no queue"), (bad, "quarantined")):
         faults += [f"{texts.human_bytes(size)} {where}"] * (size > 0)
-    faults += [texts.counted(found.gaps, "gap")] * (found.gaps > 0)
+    faults += [texts.counted(state.gaps, "gap")] * (state.gaps > 0)
     return (
-        texts.known(found.watermark), texts.human_seconds(found.lag_seconds),
-        texts.human_bytes(found.lag_bytes), str(found.writer_pid or "none"),
+        texts.known(state.watermark), texts.human_seconds(state.lag_seconds),
+        texts.human_bytes(state.lag_bytes), str(state.writer_pid or "none"),
         ", ".join(faults) or "none",
     )  # fmt: skip
 
 
 def _parts(
-    found: OutputStatus,
+    state: OutputStatus,
     place: tuple[Path, Path],
     topics: Sequence[str] | None,
     waiting: Inventory | None,
 ) -> Iterator[Part]:
-    lag = texts.lag_words(found.lag_bytes, found.lag_messages, found.lag_seconds)
+    lag = texts.lag_words(state.lag_bytes, state.lag_messages, state.lag_seconds)
     quarantine = ", ".join(
-        f"{one.reason} {texts.counted(one.ranges, 'range')} of {texts.counted(one.bytes, 'byte')}"
-        for one in found.quarantine
+        f"{count.reason} {texts.counted(count.ranges, 'range')} of "
+        f"{texts.counted(count.bytes, 'byte')}"
+        for count in state.quarantine
     )
-    has_built = found.watermark is not None
+    has_built = state.watermark is not None
     lines: dict[str, object] = {
         "time": texts.time_text(time.time_ns() // 1_000_000),
-        "settings": found.broker_conf or NO_PROPERTY_FILE,
-        "commitlog": ", ".join(found.commit_log_directories),
-        "log": f"[{found.log_min}, {found.log_end})",
-        "watermark": found.watermark if has_built else "none, reput has not built here",
+        "settings": state.broker_conf or NO_PROPERTY_FILE,
+        "commitlog": ", ".join(state.commit_log_directories),
+        "log": f"[{state.log_min}, {state.log_end})",
+        "watermark": state.watermark if has_built else "none, reput has not built here",
         "lag": lag if has_built else "unknown without a watermark",
-        "writer": found.writer_pid and f"process {found.writer_pid}",
-        "in no queue": found.unqueued,
+        "writer": state.writer_pid and f"process {state.writer_pid}",
+        "in no queue": state.unqueued,
         "quarantine": quarantine or None,
-        "gaps": texts.grouped(found.gaps),
+        "gaps": texts.grouped(state.gaps),
     }
     if waiting is not None:
         halves = texts.counted(waiting.halves, "open half message")
@@ -224,34 +225,34 @@ def _parts(
             f"{texts.counted(waiting.timed, 'timed message')}, "
             f"{'up to ' * waiting.are_all_halves}{halves}, which only a broker delivers"
         )
-    if found.queues_beyond_log:
+    if state.queues_beyond_log:
         lines["beyond log"] = (
-            f"{texts.counted(len(found.queues_beyond_log), 'queue')} with units beyond the log's "
-            f"end, {found.queues_beyond_log[0]} first; a broker cuts them when it "
+            f"{texts.counted(len(state.queues_beyond_log), 'queue')} with units beyond the log's "
+            f"end, {state.queues_beyond_log[0]} first; a broker cuts them when it "
             f"starts, and so does {command_line('run', *place, '--adopt', '--once')}"
         )
     yield Record("", lines)
-    for one in found.repeated[:SHOWN_REPEATS]:
-        first = one.first_physical_offset
-        rebuild = command_line("rebuild", *place, "--topic", one.topic, "--from", str(first))
+    for repeat in state.repeated[:SHOWN_REPEATS]:
+        first = repeat.first_physical_offset
+        rebuild = command_line("rebuild", *place, "--topic", repeat.topic, "--from", str(first))
         yield (
-            f"begin again topic {one.topic} queue {one.queue_id}: "
-            f"{texts.counted(one.messages, 'message')} from physical offset {first} on are in no "
-            f"queue; {rebuild} gives it to them"
+            f"begin again topic {repeat.topic} queue {repeat.queue_id}: "
+            f"{texts.counted(repeat.messages, 'message')} from physical offset {first} on are in "
+            f"no queue; {rebuild} gives it to them"
         )
-    if len(found.repeated) > SHOWN_REPEATS:
-        more = texts.counted(len(found.repeated) - SHOWN_REPEATS, "queue")
+    if len(state.repeated) > SHOWN_REPEATS:
+        more = texts.counted(len(state.repeated) - SHOWN_REPEATS, "queue")
         yield f"begin again {more} more; --json lists them"
-    for follower in found.followers:
+    for follower in state.followers:
         yield Record(f"follower {follower.name}", _follower_fields(follower))
-    if not found.queues:
+    if not state.queues:
         yield f"no queues{' of ' + ', '.join(topics) if topics else ''}"
     elif topics is not None:
         columns = ("topic", "queue", "min offset", "max offset")
-        rows = [(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in found.queues]
+        rows = [(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in state.queues]
         yield Table("queues", columns, rows)
     else:
-        yield Table("topics", ("topic", "queues", "messages"), _topic_rows(found.queues))
+        yield Table("topics", ("topic", "queues", "messages"), _topic_rows(state.queues))
 
 
 def _topic_rows(queues: Sequence[QueueStatus]) -> list[tuple[object, ...]]:
@@ -264,18 +265,18 @@ def _topic_rows(queues: Sequence[QueueStatus]) -> list[tuple[object, ...]]:
     ]
 
 
-def _follower_fields(found: FollowerStatus) -> dict[str, object]:
+def _follower_fields(follower: FollowerStatus) -> dict[str, object]:
     counts = {
-        "rows": found.rows,
-        "lost bytes": found.lost_bytes,
-        "internal records left out": found.internal_left_out,
-        **found.counts,
+        "rows": follower.rows,
+        "lost bytes": follower.lost_bytes,
+        "internal records left out": follower.internal_left_out,
+        **follower.counts,
     }
     return {
-        "target": found.target,
-        "position": texts.known(found.position),
-        "lag": texts.human_bytes(found.lag_bytes),
+        "target": follower.target,
+        "position": texts.known(follower.position),
+        "lag": texts.human_bytes(follower.lag_bytes),
         "counts": ", ".join(f"{name} {count:,}" for name, count in counts.items() if count),
-        "failing since": found.failing_since and texts.moment_text(found.failing_since),
-        "last error": found.error,
+        "failing since": follower.failing_since and texts.moment_text(follower.failing_since),
+        "last error": follower.error,
     }

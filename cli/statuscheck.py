@@ -21,7 +21,7 @@ class Checked:
 
     name: str
     """Stands before its problems and measures, if there are several outputs; else empty."""
-    found: OutputStatus | ReputError
+    status: OutputStatus | ReputError
 
 
 def check(look: Callable[[], Sequence[Checked]], limits: Thresholds) -> Result:
@@ -31,13 +31,15 @@ def check(look: Callable[[], Sequence[Checked]], limits: Thresholds) -> Result:
         outputs = look()
     except ReputError as error:
         outputs = [Checked("", error)]
-    every = [(one, problem) for one in outputs for problem in _problems(one, limits)]
+    every = [(output, problem) for output in outputs for problem in _problems(output, limits)]
     state = worst([problem.state for _, problem in every])
     every.sort(key=lambda pair: pair[1].state is not state)
-    texts = [f"{_prefix(one, ': ')}{problem.text}" for one, problem in every[:_MOST_SHOWN]]
+    texts = [f"{_prefix(output, ': ')}{problem.text}" for output, problem in every[:_MOST_SHOWN]]
     if len(every) > _MOST_SHOWN:
         texts.append(f"and {len(every) - _MOST_SHOWN} more")
-    measures = [_measures(one, limits) for one in outputs if isinstance(one.found, OutputStatus)]
+    measures = [
+        _measures(output, limits) for output in outputs if isinstance(output.status, OutputStatus)
+    ]
     line = f"REPUT {state.name} - {'; '.join(texts) or _summary(outputs)}"
     # what stands after a bar is read as measures
     line = " ".join(line.replace("|", "/").split())
@@ -45,37 +47,37 @@ def check(look: Callable[[], Sequence[Checked]], limits: Thresholds) -> Result:
     return Result(None, [line], int(state), has_settings=True)
 
 
-def _problems(one: Checked, limits: Thresholds) -> list[Problem]:
-    if isinstance(one.found, OutputStatus):
-        return problems(one.found, limits)
-    return [Problem(State.UNKNOWN, str(one.found))]
+def _problems(output: Checked, limits: Thresholds) -> list[Problem]:
+    if isinstance(output.status, OutputStatus):
+        return problems(output.status, limits)
+    return [Problem(State.UNKNOWN, str(output.status))]
 
 
 def _summary(outputs: Sequence[Checked]) -> str:
     if len(outputs) > 1:
         return f"{len(outputs)} stores"
-    (found,) = (one.found for one in outputs)
-    if not isinstance(found, OutputStatus) or found.lag_seconds is None:
+    (status,) = (output.status for output in outputs)
+    if not isinstance(status, OutputStatus) or status.lag_seconds is None:
         return "lag unknown"
-    return f"lag {found.lag_seconds:.1f} s, {texts.human_bytes(found.lag_bytes)}"
+    return f"lag {status.lag_seconds:.1f} s, {texts.human_bytes(status.lag_bytes)}"
 
 
-def _prefix(one: Checked, between: str) -> str:
-    return one.name and f"{one.name}{between}"
+def _prefix(output: Checked, between: str) -> str:
+    return output.name and f"{output.name}{between}"
 
 
-def _measures(one: Checked, limits: Thresholds) -> str:
+def _measures(output: Checked, limits: Thresholds) -> str:
     """Return the measures of an output: ``'label'=value[unit];warning;critical;minimum``."""
-    found = one.found
-    assert isinstance(found, OutputStatus)
+    status = output.status
+    assert isinstance(status, OutputStatus)
     bounds = ";".join("" if limit is None else f"{limit:g}"
                       for limit in (limits.warning, limits.critical))  # fmt: skip
     values: Mapping[str, str | None] = {
-        "lag": None if found.lag_seconds is None else f"{found.lag_seconds:.3f}s;{bounds};0",
-        "lag_bytes": None if found.lag_bytes is None else f"{found.lag_bytes}B;;;0",
-        "unqueued": f"{found.unqueued_bytes}B;;;0",
-        "quarantine": f"{sum(each.bytes for each in found.quarantine)}B;;;0",
-        "gaps": f"{found.gaps};;;0",
+        "lag": None if status.lag_seconds is None else f"{status.lag_seconds:.3f}s;{bounds};0",
+        "lag_bytes": None if status.lag_bytes is None else f"{status.lag_bytes}B;;;0",
+        "unqueued": f"{status.unqueued_bytes}B;;;0",
+        "quarantine": f"{sum(each.bytes for each in status.quarantine)}B;;;0",
+        "gaps": f"{status.gaps};;;0",
     }
-    label = "".join("_" if c in "'=|" or not c.isprintable() else c for c in _prefix(one, " "))
+    label = "".join("_" if c in "'=|" or not c.isprintable() else c for c in _prefix(output, " "))
     return " ".join(f"'{label}{name}'={text}" for name, text in values.items() if text is not None)

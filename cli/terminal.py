@@ -109,8 +109,8 @@ class Terminal:
         # over a slow line a key's bytes may come in two parts
         rest = _UNFINISHED.search(text)
         self._unfinished = rest[0] if rest else ""
-        found = _SEQUENCE.findall(text[: rest.start()] if rest else text)
-        return [_NAMES.get(one, one) for one in found]
+        sequences = _SEQUENCE.findall(text[: rest.start()] if rest else text)
+        return [_NAMES.get(sequence, sequence) for sequence in sequences]
 
     def _take(self) -> None:
         self._before = termios.tcgetattr(self._input)

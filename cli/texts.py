@@ -75,7 +75,7 @@ def shown(value: object) -> str:
         case list() | tuple():
             return " ".join(map(shown, value))
         case dict():
-            return " ".join(f"{escaped(str(key))}={shown(one)}" for key, one in value.items())
+            return " ".join(f"{escaped(str(key))}={shown(item)}" for key, item in value.items())
         case _:
             return escaped(str(value))
 

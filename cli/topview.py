@@ -88,8 +88,8 @@ def _ago(seconds: float) -> str:
 
 def _total(values: Sequence[float | None]) -> float | None:
     """Return a sum, which is unknown where a part of it is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if len(numbers) == len(values) else None
 
 
 def _difference(high: int | None, low: int | None) -> int | None:
@@ -106,20 +106,20 @@ def queues(reading: Reading) -> Table | str:
         Column("messages/s", _rate, is_rate=True),
     )  # fmt: skip
     rows = [
-        (one.topic, one.queue_id, one.min_offset, one.max_offset,
-         _difference(one.max_offset, one.min_offset), one.rate)
-        for one in reading.queues
+        (queue.topic, queue.queue_id, queue.min_offset, queue.max_offset,
+         _difference(queue.max_offset, queue.min_offset), queue.rate)
+        for queue in reading.queues
     ]  # fmt: skip
     return Table(columns, rows, "no queues", names=2)
 
 
 def topics(reading: Reading) -> Table | str:
     """Each topic with the sums of its queues."""
-    found = queues(reading)
-    if isinstance(found, str):
-        return found
+    table = queues(reading)
+    if isinstance(table, str):
+        return table
     of_topic: dict[str, list[tuple[Any, ...]]] = {}
-    for row in found.rows:
+    for row in table.rows:
         of_topic.setdefault(row[0], []).append(row)
     columns = (
         Column("topic"), Column("queues", texts.grouped, 2),
@@ -142,12 +142,13 @@ def batches(reading: Reading) -> Table | str:
         Column("state", width=9),
     )  # fmt: skip
     rows = []
-    for one in reversed(reading.batches):
-        state = "committed" if one.is_committed else "planned"
-        if reading.watermark is not None and one.end <= reading.watermark:
+    for batch in reversed(reading.batches):
+        state = "committed" if batch.is_committed else "planned"
+        if reading.watermark is not None and batch.end <= reading.watermark:
             state = "durable"
-        age = None if one.planned_ms is None else reading.taken - one.planned_ms / 1000
-        rows.append((one.batch_id, one.start, one.end, _difference(one.end, one.start), age, state))
+        age = None if batch.planned_ms is None else reading.taken - batch.planned_ms / 1000
+        size = _difference(batch.end, batch.start)
+        rows.append((batch.batch_id, batch.start, batch.end, size, age, state))
     return Table(columns, rows, "no batches in Spark's checkpoint")
 
 
@@ -162,9 +163,9 @@ def stages(reading: Reading) -> Table | str:
         Column("seconds", _milliseconds, 3, 10),
     )  # fmt: skip
     rows = [
-        (one.name, one.count, one.recent_ms, 1000 * one.seconds / one.count if one.count else None,
-         one.seconds)
-        for one in reading.stages.stages
+        (stage.name, stage.count, stage.recent_ms,
+         1000 * stage.seconds / stage.count if stage.count else None, stage.seconds)
+        for stage in reading.stages.stages
     ]  # fmt: skip
     return Table(columns, rows, "no batch yet")
 
@@ -179,30 +180,32 @@ def followers(reading: Reading) -> Table | str:
         Column("lost bytes", texts.grouped, 2), Column("state"),
     )  # fmt: skip
     rows = [
-        (one.name, one.position, one.lag_bytes, one.rows, one.lost_bytes,
-         "failing" if one.error else "truncating" if one.truncate_to is not None else "ok")
-        for one in reading.followers
+        (follower.name, follower.position, follower.lag_bytes, follower.rows, follower.lost_bytes,
+         "failing" if follower.error
+         else "truncating" if follower.truncate_to is not None else "ok")
+        for follower in reading.followers
     ]  # fmt: skip
     return Table(columns, rows, "no followers")
 
 
 def faults(reading: Reading) -> list[str]:
     """Return a line for everything that is not as it should be."""
-    found = [f"log: {reading.differs}"] if reading.differs else []
-    found += [f"run: {reading.unstopped_run}"] if reading.unstopped_run else []
-    found += [f"{part}: {why}" for part, why in reading.unreadable.items()]
-    found += [
-        f"follower {one.name}: {one.error}; since {texts.moment_text(one.failing_since)}"
-        for one in reading.followers or ()
-        if one.error
+    lines = [f"log: {reading.differs}"] if reading.differs else []
+    lines += [f"run: {reading.unstopped_run}"] if reading.unstopped_run else []
+    lines += [f"{part}: {why}" for part, why in reading.unreadable.items()]
+    lines += [
+        f"follower {follower.name}: {follower.error}; since "
+        f"{texts.moment_text(follower.failing_since)}"
+        for follower in reading.followers or ()
+        if follower.error
     ]
-    for one in reading.ledger or ():
-        ranges = texts.counted(one.ranges, "range")
-        if one.reason == QUEUE_OFFSET_GAP:
-            found.append(f"gaps: queue offsets jump at {texts.counted(one.ranges, 'place')}")
+    for entry in reading.ledger or ():
+        ranges = texts.counted(entry.ranges, "range")
+        if entry.reason == QUEUE_OFFSET_GAP:
+            lines.append(f"gaps: queue offsets jump at {texts.counted(entry.ranges, 'place')}")
         else:
-            found.append(f"quarantine: {one.reason}, {ranges} of {one.bytes:,} bytes")
-    return found + [f"spark's checkpoint: {one}" for one in reading.damage]
+            lines.append(f"quarantine: {entry.reason}, {ranges} of {entry.bytes:,} bytes")
+    return lines + [f"spark's checkpoint: {name}" for name in reading.damage]
 
 
 VIEWS: dict[str, Callable[[Reading], Table | str]] = {
@@ -301,24 +304,24 @@ class TopView:
     def _body(self, reading: Reading, columns: int, room: int) -> tuple[RenderableType, str]:
         """Return the view and where its rows stand in all of them."""
         name, shown = list(VIEWS.items())[self._view]
-        found = shown(reading)
+        content = shown(reading)
         if self._has_help:
-            found = "\n".join(HELP)
-        if isinstance(found, str):
+            content = "\n".join(HELP)
+        if isinstance(content, str):
             folded = [
                 line
-                for part in with_flags(found).split("\n")
+                for part in with_flags(content).split("\n")
                 for line in texts.folded(texts.escaped(part), columns, _MAX_FOLDED)
             ]
             return Group(*map(_line, self._window(folded, room))), ""
-        self._column_count = len(found.columns)
+        self._column_count = len(content.columns)
         order = self._orders.setdefault(name, _Order())
-        rows = self._window(self._sorted(found, order), room - 1)
+        rows = self._window(self._sorted(content, order), room - 1)
         if not rows:
-            return _line(found.without), ""
-        sorted_by = "" if order.column is None else f"by {found.columns[order.column].title}, "
-        where = f"{sorted_by}{self._top + 1}-{self._top + len(rows)} of {len(found.rows)}"
-        return _table(found, rows, order, columns), where
+            return _line(content.without), ""
+        sorted_by = "" if order.column is None else f"by {content.columns[order.column].title}, "
+        where = f"{sorted_by}{self._top + 1}-{self._top + len(rows)} of {len(content.rows)}"
+        return _table(content, rows, order, columns), where
 
     def _sorted(self, table: Table, order: _Order) -> Sequence[tuple[Any, ...]]:
         """Return rows in an order, those with an unknown value last; equal ones stay as they
@@ -326,10 +329,10 @@ class TopView:
         by = order.column
         if by is None:
             return table.rows[::-1] if order.is_falling else table.rows
-        found = [(self._steadied(table, row, by), row) for row in table.rows]
-        known = [pair for pair in found if pair[0] is not None]
-        known.sort(key=lambda pair: pair[0], reverse=order.is_falling)
-        return [row for _, row in known] + [row for value, row in found if value is None]
+        keyed_rows = [(self._steadied(table, row, by), row) for row in table.rows]
+        ordered = [pair for pair in keyed_rows if pair[0] is not None]
+        ordered.sort(key=lambda pair: pair[0], reverse=order.is_falling)
+        return [row for _, row in ordered] + [row for value, row in keyed_rows if value is None]
 
     def _steadied(self, table: Table, row: tuple[Any, ...], by: int) -> Any:
         """Return the value by which a row is sorted."""
@@ -352,11 +355,13 @@ class TopView:
 
 def _about(reading: Reading) -> list[Text]:
     """Return the lines about the whole output, the most important first."""
-    lag, found = reading.lag, [*map(with_flags, faults(reading))]
+    lag, fault_lines = reading.lag, [*map(with_flags, faults(reading))]
     text = texts.lag_words(lag.bytes, lag.messages, lag.seconds)
     if lag.bytes and lag.seconds is not None and reading.dispatched_rate:
         text += f", ETA {texts.human_seconds(lag.bytes / reading.dispatched_rate)}"
-    entries = _total([one.rate for one in reading.queues]) if reading.queues is not None else None
+    entries = (
+        _total([queue.rate for queue in reading.queues]) if reading.queues is not None else None
+    )
     rates = [] if entries is None else [f"{_rate(entries)} messages/s"]
     for words, size in (("", reading.dispatched_rate), ("the log grows ", reading.appended_rate)):
         rates += [] if size is None else [f"{words}{texts.human_bytes(size)}/s"]
@@ -370,10 +375,11 @@ def _about(reading: Reading) -> list[Text]:
     following = "unknown"
     if reading.followers is not None:
         following = "; ".join(
-            f"{one.name} lag {texts.human_bytes(one.lag_bytes)}{', failing' if one.error else ''}"
-            for one in reading.followers
+            f"{follower.name} lag {texts.human_bytes(follower.lag_bytes)}"
+            f"{', failing' if follower.error else ''}"
+            for follower in reading.followers
         )
-    told = f"{len(found)}: {found[0]}" if found else "none"
+    told = f"{len(fault_lines)}: {fault_lines[0]}" if fault_lines else "none"
     writer = f"process {reading.writer_pid}" if reading.writer_pid else "none"
     watermark = none if reading.watermark is None else f"{reading.watermark}{written}"
     lines = {
@@ -382,7 +388,7 @@ def _about(reading: Reading) -> list[Text]:
     }  # fmt: skip
     return [
         _line(name.ljust(_NAME_WIDTH), "bold").append(
-            texts.escaped(line), "red" if found and name == "faults" else "not bold"
+            texts.escaped(line), "red" if fault_lines and name == "faults" else "not bold"
         )
         for name, line in lines.items()
     ]

@@ -93,9 +93,9 @@ def verify(
         return settings, _verified(settings, place, mode)
 
     if several is None:
-        settings, found = verified(root, roots[root])
-        parts = _parts(found, settings, roots[root], mode)
-        yield Result(_json_fields(found, mode), parts, mode.exit_code(found))
+        settings, verification = verified(root, roots[root])
+        parts = _parts(verification, settings, roots[root], mode)
+        yield Result(_json_fields(verification, mode), parts, mode.exit_code(verification))
         return
     done: dict[Path, Verification | ReputError] = {}
     for root, place in roots.items():
@@ -105,7 +105,10 @@ def verify(
             done[root] = error
     yield _result_of_all(roots, done, mode)
     severalstores.raise_failures(
-        {root: str(one) if isinstance(one, ReputError) else None for root, one in done.items()}
+        {
+            root: str(outcome) if isinstance(outcome, ReputError) else None
+            for root, outcome in done.items()
+        }
     )
 
 
@@ -122,9 +125,9 @@ class Mode:
         """Whether differences are repaired."""
         return self.repair and not self.dry_run
 
-    def exit_code(self, found: Verification) -> int:
+    def exit_code(self, verification: Verification) -> int:
         """Return 1 where a store is not as it should be."""
-        return int(bool(found.damage or (found.differences and not self.repairs)))
+        return int(bool(verification.damage or (verification.differences and not self.repairs)))
 
 
 def _verified(settings: StoreSettings, root: Path, mode: Mode) -> Verification:
@@ -138,68 +141,75 @@ def _result_of_all(
     roots: Mapping[Path, Path], done: Mapping[Path, Verification | ReputError], mode: Mode
 ) -> Result:
     columns = ("store", "queues", "units", "index entries", "damage", "differences")
-    found, code = [], 0
-    for root, one in done.items():
+    results, code = [], 0
+    for root, outcome in done.items():
         row: severalstores.StoreRow
-        if isinstance(one, ReputError):
-            row = (root, roots[root], str(one), {}, ("unknown",) * (len(columns) - 1))
+        if isinstance(outcome, ReputError):
+            row = (root, roots[root], str(outcome), {}, ("unknown",) * (len(columns) - 1))
         else:
-            counts = one.queues, one.units, one.index_entries
-            cells = map(texts.grouped, (*counts, len(one.damage), len(one.differences)))
-            row = (root, roots[root], None, _json_fields(one, mode), tuple(cells))
-            code = max(code, mode.exit_code(one))
-        found.append(row)
-    return severalstores.result(columns, found, exit_code=code)
+            counts = outcome.queues, outcome.units, outcome.index_entries
+            cells = map(texts.grouped, (*counts, len(outcome.damage), len(outcome.differences)))
+            row = (root, roots[root], None, _json_fields(outcome, mode), tuple(cells))
+            code = max(code, mode.exit_code(outcome))
+        results.append(row)
+    return severalstores.result(columns, results, exit_code=code)
 
 
-def _json_fields(found: Verification, mode: Mode) -> dict[str, Any]:
-    changes = [asdict(change) for change in planned_changes(found.differences, found.replay_from)]
+def _json_fields(verification: Verification, mode: Mode) -> dict[str, Any]:
+    changes = [
+        asdict(change)
+        for change in planned_changes(verification.differences, verification.replay_from)
+    ]
     planned = {"changes": changes} if mode.dry_run else {}
-    return {**asdict(found), "repaired": mode.repairs, **planned}
+    return {**asdict(verification), "repaired": mode.repairs, **planned}
 
 
 def _parts(
-    found: Verification, settings: StoreSettings, output: Path, mode: Mode
+    verification: Verification, settings: StoreSettings, output: Path, mode: Mode
 ) -> Iterator[Part]:
-    differing = len(found.differences)
-    for one in found.differences[:SHOWN_DIFFERENCES]:
-        sides = {"log says": _fields(one, one.expected), "found": _fields(one, one.found)}
-        yield Record(_place(one), sides, is_listed=True)
-    for damage in found.damage[:SHOWN_DIFFERENCES]:
+    differing = len(verification.differences)
+    for difference in verification.differences[:SHOWN_DIFFERENCES]:
+        sides = {
+            "log says": _fields(difference, difference.expected),
+            "found": _fields(difference, difference.found),
+        }
+        yield Record(_place(difference), sides, is_listed=True)
+    for damage in verification.damage[:SHOWN_DIFFERENCES]:
         yield damage.line
     yield (
-        f"{texts.counted(found.queues, 'queue')}, {texts.counted(found.units, 'unit')}, "
-        f"{texts.counted(found.index_entries, 'index entry', 'index entries')} compared "
-        f"with the log [{found.log_start}, {found.log_end}): "
+        f"{texts.counted(verification.queues, 'queue')}, "
+        f"{texts.counted(verification.units, 'unit')}, "
+        f"{texts.counted(verification.index_entries, 'index entry', 'index entries')} compared "
+        f"with the log [{verification.log_start}, {verification.log_end}): "
         f"{texts.counted(differing, 'difference') if differing else 'no differences'}"
         + (f", the first {SHOWN_DIFFERENCES} shown" if differing > SHOWN_DIFFERENCES else "")
     )
-    if found.seal_end > found.log_start:
+    if verification.seal_end > verification.log_start:
         yield (
-            f"what follows from [{found.log_start}, {found.seal_end}) was compared by "
-            "checksums, and this part of the log was not read"
+            f"what follows from [{verification.log_start}, {verification.seal_end}) was compared "
+            "by checksums, and this part of the log was not read"
         )
-    if found.damage:
-        damages = len(found.damage)
+    if verification.damage:
+        damages = len(verification.damage)
         yield (
             f"{texts.counted(damages, 'damaged range')} of the log"
             + (f", the first {SHOWN_DIFFERENCES} shown" if damages > SHOWN_DIFFERENCES else "")
-            + f": {texts.counted(found.unseen_units, 'unit')} and "
-            f"{texts.counted(found.unseen_index_entries, 'index entry', 'index entries')} of "
-            "messages there could not be compared; " + damage_advice(settings, output)
+            + f": {texts.counted(verification.unseen_units, 'unit')} and "
+            f"{texts.counted(verification.unseen_index_entries, 'index entry', 'index entries')} "
+            "of messages there could not be compared; " + damage_advice(settings, output)
         )
     elif differing:
         if mode.dry_run:
-            yield from _changes(found)
+            yield from _changes(verification)
         yield from (REPAIRED,) if mode.repairs else _advice(settings, output)
 
 
-def _changes(found: Verification) -> Iterator[str]:
-    changes = list(planned_changes(found.differences, found.replay_from))
-    for one in changes[:SHOWN_DIFFERENCES]:
-        yield f"{one.place}: {one.change}"
+def _changes(verification: Verification) -> Iterator[str]:
+    changes = list(planned_changes(verification.differences, verification.replay_from))
+    for step in changes[:SHOWN_DIFFERENCES]:
+        yield f"{step.place}: {step.change}"
     more = len(changes) - SHOWN_DIFFERENCES
-    replay = found.replay_from
+    replay = verification.replay_from
     yield (
         "a dry run: nothing was changed; "
         + (f"without --dry-run {more:,} places more would change, too; " if more > 0 else "")
@@ -207,7 +217,7 @@ def _changes(found: Verification) -> Iterator[str]:
             "a repair leaves the watermark where it is"
             if replay is None
             else f"a repair lowers the watermark to {replay}, and the next run dispatches "
-            f"{texts.human_bytes(found.log_end - replay)} again"
+            f"{texts.human_bytes(verification.log_end - replay)} again"
         )
     )
 
@@ -226,18 +236,20 @@ def _advice(settings: StoreSettings, output: Path) -> Iterator[str]:
     )
 
 
-def _place(found: Difference) -> str:
-    entry = f"{found.damage} {found.entry}" if found.count else f"{found.damage}"
-    several = f", {found.count} one after the other" if found.count > 1 else ""
-    message = found.physical_offset
+def _place(difference: Difference) -> str:
+    entry = (
+        f"{difference.damage} {difference.entry}" if difference.count else f"{difference.damage}"
+    )
+    several = f", {difference.count} one after the other" if difference.count > 1 else ""
+    message = difference.physical_offset
     log = "" if message is None or message < 0 else f", message at physical offset {message}"
-    return f"{entry} in {found.path}, byte {found.position}{several}{log}"
+    return f"{entry} in {difference.path}, byte {difference.position}{several}{log}"
 
 
-def _fields(found: Difference, values: tuple[int | str, ...] | None) -> str:
+def _fields(difference: Difference, values: tuple[int | str, ...] | None) -> str:
     if values is None:
         return "nothing"
-    names = _NAMES.get((found.kind, found.damage), ())
+    names = _NAMES.get((difference.kind, difference.damage), ())
     if not names and len(values) == 1:
         return f"{values[0]} bytes"
     if len(names) != len(values):

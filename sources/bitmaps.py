@@ -44,22 +44,22 @@ class BitMaps:
         if document is None:
             document = configjson.read(path)
         try:
-            found = consumers.from_json(document, _bloom(settings))
+            filters = consumers.from_json(document, _bloom(settings))
         except (consumers.FilterDataError, ValueError) as error:
             raise UsageError(f"cannot use {path}: {error}") from error
-        if found.problem:
+        if filters.problem:
             raise UsageError(
                 f"{path} contradicts broker.conf (maxErrorRateOfBloomFilter, "
-                f"expectConsumerNumUseFilter): {found.problem}"
+                f"expectConsumerNumUseFilter): {filters.problem}"
             )
-        self._calculator = BitMapCalculator(found)
+        self._calculator = BitMapCalculator(filters)
         self._delay_levels_ms = settings.message_delay_levels_ms
-        self._topics = {topic.encode("utf-8"): topic for topic in found.topics}
+        self._topics = {topic.encode("utf-8"): topic for topic in filters.topics}
 
     def added_to(self, runs: Sequence[Run]) -> list[Run]:
         """Return ``runs``, with bit maps added to those whose topic has a filter. Raises StoreError
         where the log has changed since it was scanned."""
-        found = list(runs)
+        added = list(runs)
         for name, topic in self._topics.items():
             of_topic = [index for index, run in enumerate(runs) if run.topic == name]
             if not of_topic:
@@ -71,8 +71,8 @@ class BitMaps:
             ends = np.cumsum([len(runs[index]) for index in of_topic])
             maps = np.split(self._of_messages(topic, offsets, sizes), ends[:-1])
             for index, bit_maps in zip(of_topic, maps, strict=True):
-                found[index] = replace(found[index], bit_maps=bit_maps)
-        return found
+                added[index] = replace(added[index], bit_maps=bit_maps)
+        return added
 
     def _of_messages(
         self, topic: str, offsets: NDArray[np.int64], sizes: NDArray[np.int32]
@@ -109,9 +109,11 @@ class BitMaps:
         distinct, which = np.unique(codes, axis=0, return_inverse=True)
         values = texts.dictionary.to_pylist()
         maps = []
-        for found in distinct.tolist():
-            known = {n: values[code] for n, code in zip(names, found, strict=True) if code >= 0}
-            maps.append(self._calculator.bit_map(topic, known) or b"")
+        for combination in distinct.tolist():
+            property_values = {
+                n: values[code] for n, code in zip(names, combination, strict=True) if code >= 0
+            }
+            maps.append(self._calculator.bit_map(topic, property_values) or b"")
         data = np.frombuffer(b"".join(maps), np.uint8)
         return data.reshape(len(maps), -1)[which.reshape(-1)]
 

@@ -150,14 +150,14 @@ class _LogReader:
     def _settings_now(self) -> tuple[BatchSettings, object]:
         """Return the settings of a batch whose end is known, and its consumers' filters."""
         settings, _ = self._store()
-        wanted, conf = self.options["gather"], self.options["brokerConf"]
+        gather, conf = self.options["gather"], self.options["brokerConf"]
         if self._live is None:
-            known = wanted.batch_topics
-            self._live = LiveSettings(settings, Path(conf) if conf else None, known)
+            batch_topics = gather.batch_topics
+            self._live = LiveSettings(settings, Path(conf) if conf else None, batch_topics)
         if self.options["mode"] == "rows":
             # every kind of queue gives the same rows
             return BatchSettings(frozenset(), self._live.delay_levels_ms()), None
-        if not wanted.bit_maps:
+        if not gather.bit_maps:
             return self._live.poll(), None
         if self._filters is None:
             path = settings.root / CONSUMER_FILTER_FILE
@@ -172,9 +172,9 @@ class _LogReader:
         """
         _, log = self._store()
         log.refresh()
-        wanted = self.options["minPartitions"]
+        partition_count = self.options["minPartitions"]
         sizes_of = _even_sizes if self.options["spool"] is None else _shrinking_sizes
-        sizes = sizes_of(end - start, wanted, log.file_size)
+        sizes = sizes_of(end - start, partition_count, log.file_size)
         window = Window(log)
         cuts, ideal = [start], start
         for size in sizes[:-1]:
@@ -196,8 +196,8 @@ class _LogReader:
         now = self._settings_now()
         ranges = tuple(pairwise([*cuts, end]))
         if self.options["spool"] is not None:
-            return [LogPartition(ranges, *now)] * min(wanted, len(ranges))
-        return [LogPartition((one,), *now) for one in ranges]
+            return [LogPartition(ranges, *now)] * min(partition_count, len(ranges))
+        return [LogPartition((part,), *now) for part in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition. Called in tasks, again after a failure; changes nothing but the
@@ -240,9 +240,9 @@ class _LogReader:
         from reput.store.runs.spool import claim, is_open, write_part  # noqa: PLC0415
 
         settings, log = self._store()
-        wanted = self.options["gather"].with_batch_topics(partition.settings.batch_topics)
-        bit_maps = BitMaps(log, settings, partition.filters).added_to if wanted.bit_maps else None
-        common |= {"add_bit_maps": bit_maps, "extras": wanted}
+        gather = self.options["gather"].with_batch_topics(partition.settings.batch_topics)
+        bit_maps = BitMaps(log, settings, partition.filters).added_to if gather.bit_maps else None
+        common |= {"add_bit_maps": bit_maps, "extras": gather}
         if self.options["spool"] is None:
             ((start, end),) = partition.ranges
             yield from read_runs(log, start, end, **common)
@@ -260,9 +260,9 @@ class _LogReader:
         yield scanned_row(ScannedRange(start, end, end, 0, -1, partition.settings, 0))
 
 
-def _even_sizes(size: int, wanted: int, largest: int) -> list[int]:
-    """Return the sizes of equal parts, at least as many as ``wanted`` unless they are small."""
-    count = max(1, min(max(wanted, -(-size // max(largest, 1))), size // MIN_PARTITION_BYTES))
+def _even_sizes(size: int, least_count: int, largest: int) -> list[int]:
+    """Return the sizes of equal parts, at least ``least_count`` unless they are small."""
+    count = max(1, min(max(least_count, -(-size // max(largest, 1))), size // MIN_PARTITION_BYTES))
     return [(index + 1) * size // count - index * size // count for index in range(count)]
 
 
@@ -346,12 +346,12 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         )
         start = pinned.read()
         if start is None:
-            wanted = self.options["startingOffsets"]
-            if self.options["startingTimestamp"] is None and wanted == EARLIEST:
+            option = self.options["startingOffsets"]
+            if self.options["startingTimestamp"] is None and option == EARLIEST:
                 offset = earliest(self.options, log)
             else:
                 offset = sealed_end = self._sealed_end()
-                if self.options["startingTimestamp"] is not None or wanted not in (None, LATEST):
+                if self.options["startingTimestamp"] is not None or option not in (None, LATEST):
                     offset = resolve_start(self.options, settings, log, sealed_end)
             start = LogOffset(offset, self._evidence(offset))
             pinned.keep(self._json(start))
@@ -385,11 +385,11 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         self._log_check().starts_in(position)
         if end <= begin == position.offset:
             return start
-        known = position.evidence
+        evidence = position.evidence
         if begin != position.offset:
-            known = tuple(each for each in known if each.end <= begin)
+            evidence = tuple(each for each in evidence if each.end <= begin)
         reached = limited_end(log, begin, end, limit) if begin < end else begin
-        return self._json(LogOffset(reached, self._evidence(reached, begin, known)))
+        return self._json(LogOffset(reached, self._evidence(reached, begin, evidence)))
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the log's end. Called in the planner for progress reports."""
@@ -420,24 +420,24 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
     def _sealed_end(self) -> int:
         if self._frozen is not None:
             return self._frozen.offset
-        known: int | None = self.options["sealedEnd"]
-        return self._log_tail().settled() if known is None else known
+        end: int | None = self.options["sealedEnd"]
+        return self._log_tail().settled() if end is None else end
 
-    def _evidence(self, end: int, begin: int = 0, known: Evidence = ()) -> Evidence:
-        return evidence_before(self._store()[1], begin, end, known) if self._has_evidence else ()
+    def _evidence(self, end: int, begin: int = 0, evidence: Evidence = ()) -> Evidence:
+        return evidence_before(self._store()[1], begin, end, evidence) if self._has_evidence else ()
 
     def _json(self, position: LogOffset) -> dict[str, Any]:
         return offset_json(self._store_id, position.offset, position.evidence)
 
     def _parsed(self, offset: dict[str, Any]) -> LogOffset:
-        found = parse_log_offset(offset, self._store_id)
-        if found is None:
+        position = parse_log_offset(offset, self._store_id)
+        if position is None:
             raise CommitLogDataLossError(
                 "FOREIGN_OFFSET",
                 f"the checkpoint's offset {offset} is damaged or belongs to another store than "
                 f"{self._store_id} (a store that moved keeps its identity with option storeId)",
             )
-        return found
+        return position
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions of a batch. Called in the planner for every batch, and again when

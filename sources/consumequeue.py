@@ -292,7 +292,7 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
 
     def _frozen_start(self, key: QueueKey, offset: int) -> int:
         """Return a start that messages which came after the ends were fixed have not moved."""
-        ends, queues = self._frozen_ends, self._store().queues.found
+        ends, queues = self._frozen_ends, self._store().queues.views
         if ends is None or offset > queues[key].max_offset:
             return offset
         return min(offset, ends[key])
@@ -313,17 +313,17 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         allows to go on."""
         if self._group is not None and start != self._committed:
             # Spark asks for a batch after it has committed all of those before
-            self._group.commit(self._taken(self._parsed(start)).offsets)
+            self._group.commit(self._selected_position(self._parsed(start)).offsets)
             self._committed = start
         opened = self._store()
         opened.queues.poll()
         # planning a batch and reports refresh as well: what they saw first has to be looked at here
         if (opened.queues.refreshes, start) == self._caught_up:
             return start
-        queues = opened.queues.found
+        queues = opened.queues.views
         opened.log.refresh()
         whole = self._parsed(start)
-        position = self._taken(whole)
+        position = self._selected_position(whole)
         agreed, trusted = opened.check.agreed(position, queues, self._to_check(position, queues))
         starts = opened.loss.starts({**position.offsets, **agreed}, queues)
         self._check_coverage(queues)
@@ -341,14 +341,14 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         # without a new message a changed queue stays as it was: its old ones may come back
         waiting = {key for key in changed if trusted is position and reached[key] == starts[key]}
         reached |= {key: position.offsets[key] for key in waiting}
-        found = start
+        latest_offset = start
         if trusted is not position or changed != waiting or reached != position.offsets:
             left = whole.without(position.offsets.keys()).offsets
             before = trusted.without(changed - waiting).beside(left)
-            found = position_at({**reached, **left}, queues, opened.log, before).to_json()
+            latest_offset = position_at({**reached, **left}, queues, opened.log, before).to_json()
         if is_last:
-            self._caught_up = opened.queues.refreshes, found
-        return found
+            self._caught_up = opened.queues.refreshes, latest_offset
+        return latest_offset
 
     def _to_check(self, position: QueuePosition, queues: Queues) -> set[QueueKey]:
         """Return the queues that may have changed: those that moved, and all of them after the
@@ -363,7 +363,7 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         """Return the queues' ends. Called in the planner for progress reports."""
         queues = self._store().queues
         queues.poll()
-        return offsets_json(self._ends(queues.found))
+        return offsets_json(self._ends(queues.views))
 
     def _ends(self, queues: Queues) -> Offsets:
         ends = latest(queues)
@@ -372,14 +372,14 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         return {key: min(end, ends.get(key, end)) for key, end in self._frozen_ends.items()}
 
     def _parsed(self, offset: dict[str, Any]) -> QueuePosition:
-        found = parse_position(json.dumps(offset))
-        if found is None:
+        position = parse_position(json.dumps(offset))
+        if position is None:
             raise CommitLogDataLossError(
                 "FOREIGN_OFFSET", f"the checkpoint's offset {offset} is no offset of queues"
             )
-        return found
+        return position
 
-    def _taken(self, position: QueuePosition) -> QueuePosition:
+    def _selected_position(self, position: QueuePosition) -> QueuePosition:
         """Return the position of the queues that the options take.
 
         The others, of topics that were taken out since, keep their offsets, so that one that is
@@ -393,7 +393,7 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         opened = self._store()
         queues = opened.queues.refresh()
         opened.log.refresh()
-        first, last = (self._taken(self._parsed(offset)) for offset in (start, end))
+        first, last = (self._selected_position(self._parsed(offset)) for offset in (start, end))
         moved = {
             key for key in last.offsets.keys() & queues.keys() if first.at(key) != last.at(key)
         }

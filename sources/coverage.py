@@ -54,9 +54,9 @@ def check_coverage(
     if as_of is not None:
         log_end = as_of.end(log, log_end if end is None else end)
         end = None if end is None else log_end
-    found = read_coverage(output, settings, log, end, log_end, selection.takes)
-    if found.is_loss:
-        loss.report("NOT_IN_QUEUES", found.line(settings.root, output) or "")
+    coverage = read_coverage(output, settings, log, end, log_end, selection.takes)
+    if coverage.is_loss:
+        loss.report("NOT_IN_QUEUES", coverage.line(settings.root, output) or "")
 
 
 def _known_end(queues: Queues, log: CommitLog) -> int:

@@ -50,13 +50,13 @@ def resolve_start(options: SourceOptions, settings: StoreSettings, log: CommitLo
     """
     timestamp, start = options["startingTimestamp"], options["startingOffsets"]
     if timestamp is not None:
-        found = first_at_or_after(log, timestamp, end)
-        if found is None and options["startingOffsetsByTimestampStrategy"] == "error":
+        first = first_at_or_after(log, timestamp, end)
+        if first is None and options["startingOffsetsByTimestampStrategy"] == "error":
             raise UsageError(
                 f"no record has a storeTimestamp of {timestamp} or later; set "
                 "startingOffsetsByTimestampStrategy to latest to begin at the end"
             )
-        return end if found is None else before_loss(log, found)
+        return end if first is None else before_loss(log, first)
     if start == EARLIEST:
         return earliest(options, log)
     if start == LATEST:
@@ -81,8 +81,8 @@ def resolve_end(options: SourceOptions, log: CommitLog, start: int, sealed_end: 
     """Return where a batch read ends, exclusive. Raises UsageError for an end before the start."""
     timestamp, end = options["endingTimestamp"], options["endingOffsets"]
     if timestamp is not None:
-        found = first_at_or_after(log, timestamp, sealed_end)
-        resolved = sealed_end if found is None else found
+        first = first_at_or_after(log, timestamp, sealed_end)
+        resolved = sealed_end if first is None else first
     elif end in (None, LATEST):
         resolved = sealed_end
     else:
@@ -181,11 +181,11 @@ class LogCheck:
             and isinstance(self._log.record_starting_at(last.end), Record)
         )
 
-    def _report(self, offset: int, end: int, known: str, begin: int, changed_from: int) -> None:
+    def _report(self, offset: int, end: int, reason: str, begin: int, changed_from: int) -> None:
         """Raises CommitLogDataLossError, or logs the change once."""
         self._log.check_mounted("nothing is read")
         case = "LOG_SHRANK" if end < offset else "LOG_REWRITTEN"
-        detail = f"requested from {offset}, but the log, which ends at {end}, has changed: {known}"
+        detail = f"requested from {offset}, but the log, which ends at {end}, has changed: {reason}"
         if begin < changed_from:
             detail += f"; messages of [{begin}, {changed_from}) may come again"
         self._loss.report(case, detail, f"from {begin}")

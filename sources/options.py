@@ -23,10 +23,10 @@ _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 def parse_size(text: str) -> int:
     """Parse bytes from ``64k``, ``1g``, ``1048576``. Raises ValueError."""
-    found = _SIZE.match(text.strip())
-    if not found or int(found[1]) < 1:
+    match = _SIZE.match(text.strip())
+    if not match or int(match[1]) < 1:
         raise ValueError("must be a number of bytes above 0, optionally with k, m, g or t")
-    return int(found[1]) * _SIZE_UNITS[found[2].lower()]
+    return int(match[1]) * _SIZE_UNITS[match[2].lower()]
 
 
 def positive(text: str) -> int:

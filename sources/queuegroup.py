@@ -39,7 +39,7 @@ class QueryGroup:
         self._options = options
         self._store = Path(options["path"])
         self._output = Path(options["output"] or options["path"])
-        self._held = ExitStack()
+        self._resources = ExitStack()
         self._file: SharedConsumerOffsetFile | None = None
 
     def begin(self, queues: Queues, default: str) -> Offsets:
@@ -60,20 +60,20 @@ class QueryGroup:
     def close(self) -> None:
         """Release the group, so that others may consume for it."""
         self._file = None
-        self._held.close()
+        self._resources.close()
 
     def _opened(self) -> SharedConsumerOffsetFile:
         if self._file is None:
             group = self._options["group"]
-            with ExitStack() as held:
-                file = held.enter_context(SharedConsumerOffsetFile(self._output, self._store))
-                held.enter_context(lock_group_alone(self._output, group, PATIENCE_SECONDS))
-                self._held = held.pop_all()
+            with ExitStack() as resources:
+                file = resources.enter_context(SharedConsumerOffsetFile(self._output, self._store))
+                resources.enter_context(lock_group_alone(self._output, group, PATIENCE_SECONDS))
+                self._resources = resources.pop_all()
             self._file = file
         return self._file
 
     def _changes(self, committed: Committed, offsets: Offsets, *, only_new: bool) -> Committed:
-        found: Committed = {}
+        commits: Committed = {}
         for queue, offset in offsets.items():
             key = TopicGroup(queue.topic, self._options["group"])
             before = committed.get(key, {}).get(queue.queue_id)
@@ -84,8 +84,8 @@ class QueryGroup:
                     "the query sets group %s back from %d to %d in queue %d of topic %s, where its "
                     "checkpoint is", key.group, before, offset, queue.queue_id, queue.topic,
                 )  # fmt: skip
-            found.setdefault(key, {})[queue.queue_id] = offset
-        return found
+            commits.setdefault(key, {})[queue.queue_id] = offset
+        return commits
 
 
 def committed_of(options: ConsumeQueueOptions) -> Committed:
@@ -95,8 +95,8 @@ def committed_of(options: ConsumeQueueOptions) -> Committed:
     Raises UsageError.
     """
     store, output = Path(options["path"]), options["output"]
-    found = None if output is None else read_committed(Path(output))
-    return found or read_committed(store) or {}
+    committed = None if output is None else read_committed(Path(output))
+    return committed or read_committed(store) or {}
 
 
 def group_starts(
@@ -107,9 +107,9 @@ def group_starts(
     asked = resolve_starts(options, queues, default)
     starts: Offsets = {}
     for key, queue in queues.items():
-        known = committed.get(TopicGroup(key.topic, options["group"]), {})
-        if key.queue_id in known:
-            starts[key] = queue.unit_start(known[key.queue_id])
+        group_offsets = committed.get(TopicGroup(key.topic, options["group"]), {})
+        if key.queue_id in group_offsets:
+            starts[key] = queue.unit_start(group_offsets[key.queue_id])
         else:
-            starts[key] = first_position(known, asked[key], queue.min_offset)
+            starts[key] = first_position(group_offsets, asked[key], queue.min_offset)
     return starts

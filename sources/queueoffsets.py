@@ -26,10 +26,10 @@ Queues = Mapping[QueueKey, QueueView]
 
 def offsets_json(offsets: Offsets) -> dict[str, dict[str, int]]:
     """Return ``{"topic": {"0": 23}}``, always in the same order: Spark compares offsets as text."""
-    found: dict[str, dict[str, int]] = {}
+    by_topic: dict[str, dict[str, int]] = {}
     for key in sorted(offsets, key=lambda key: (key.topic, key.queue_id)):
-        found.setdefault(key.topic, {})[str(key.queue_id)] = offsets[key]
-    return found
+        by_topic.setdefault(key.topic, {})[str(key.queue_id)] = offsets[key]
+    return by_topic
 
 
 def latest(queues: Queues) -> Offsets:
@@ -43,8 +43,8 @@ def resolve_starts(options: ConsumeQueueOptions, queues: Queues, default: str) -
     JSON omits or that do not exist."""
     times = _times(options, "starting", queues)
     if times is not None:
-        found = {key: queues[key].first_from_time(times[key]) for key in queues}
-        late = [key for key, offset in found.items() if offset is None]
+        first_offsets = {key: queues[key].first_from_time(times[key]) for key in queues}
+        late = [key for key, offset in first_offsets.items() if offset is None]
         if late and options["startingOffsetsByTimestampStrategy"] == "error":
             raise UsageError(
                 f"no message of {named(late)} has a storeTimestamp of {times[late[0]]} or later; "
@@ -52,7 +52,7 @@ def resolve_starts(options: ConsumeQueueOptions, queues: Queues, default: str) -
             )
         return {
             key: queues[key].max_offset if offset is None else offset
-            for key, offset in found.items()
+            for key, offset in first_offsets.items()
         }
     return _resolved("startingOffsets", options["startingOffsets"] or default, queues)
 
@@ -62,10 +62,10 @@ def resolve_ends(options: ConsumeQueueOptions, queues: Queues) -> Offsets:
     ``resolve_starts``."""
     times = _times(options, "ending", queues)
     if times is not None:
-        found = {key: queues[key].first_from_time(times[key]) for key in queues}
+        first_offsets = {key: queues[key].first_from_time(times[key]) for key in queues}
         return {
             key: queues[key].max_offset if offset is None else offset
-            for key, offset in found.items()
+            for key, offset in first_offsets.items()
         }
     return _resolved("endingOffsets", options["endingOffsets"] or LATEST, queues)
 
@@ -87,10 +87,10 @@ def _times(options: ConsumeQueueOptions, word: str, queues: Queues) -> Offsets |
     return None if options[key] is None else _complete(key, options[key], queues)
 
 
-def _resolved(key: str, wanted: str | Offsets, queues: Queues) -> Offsets:
-    if wanted == EARLIEST:
+def _resolved(key: str, value: str | Offsets, queues: Queues) -> Offsets:
+    if value == EARLIEST:
         return {key: queue.min_offset for key, queue in queues.items()}
-    if wanted == LATEST or isinstance(wanted, str):
+    if value == LATEST or isinstance(value, str):
         return latest(queues)
     offset_of: dict[int, Callable[[QueueView], int]] = {
         EARLIEST_OFFSET: lambda queue: queue.min_offset,
@@ -100,7 +100,7 @@ def _resolved(key: str, wanted: str | Offsets, queues: Queues) -> Offsets:
         key: offset_of[offset](queues[key])
         if offset in offset_of
         else queues[key].unit_start(offset)
-        for key, offset in _complete(key, wanted, queues).items()
+        for key, offset in _complete(key, value, queues).items()
     }
 
 
@@ -139,7 +139,7 @@ class LossCheck(LossReport):
     def starts(self, starts: Offsets, queues: Queues) -> Offsets:
         """Return where each of ``queues`` is read from: ``starts`` without lost messages; new
         queues start at their beginning."""
-        found: Offsets = {}
+        start_offsets: Offsets = {}
         for key in starts.keys() - queues.keys():
             self.report("QUEUE_DELETED", f"{named([key])} no longer exists")
         for key, queue in queues.items():
@@ -158,20 +158,20 @@ class LossCheck(LossReport):
                     f"{named([key])} was requested from {start}, but begins at {first}",
                 )
                 start = first
-            found[key] = start
-        return found
+            start_offsets[key] = start
+        return start_offsets
 
     def ends(self, ends: Offsets, queues: Queues) -> Offsets:
         """Return ``ends`` without queues and messages that no longer exist."""
-        found: Offsets = {}
+        end_offsets: Offsets = {}
         for key, end in ends.items():
             if key not in queues:
                 self.report("QUEUE_DELETED", f"{named([key])} no longer exists")
                 continue
-            found[key] = min(end, queues[key].max_offset)
-            if found[key] < end:
+            end_offsets[key] = min(end, queues[key].max_offset)
+            if end_offsets[key] < end:
                 self.report(
                     "END_ABOVE_MAX",
-                    f"{named([key])} was requested up to {end}, but ends at {found[key]}",
+                    f"{named([key])} was requested up to {end}, but ends at {end_offsets[key]}",
                 )
-        return found
+        return end_offsets

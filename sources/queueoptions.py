@@ -44,7 +44,7 @@ def parse_offsets(text: str, smallest: int = 0) -> Offsets:
         document = jsontext.parse(text)
     except ValueError as error:
         raise ValueError(f"must be JSON ({error})") from error
-    found: Offsets = {}
+    offsets: Offsets = {}
     if not isinstance(document, dict) or not all(isinstance(q, dict) for q in document.values()):
         raise ValueError(_FORM)
     for topic, queues in document.items():
@@ -55,8 +55,8 @@ def parse_offsets(text: str, smallest: int = 0) -> Offsets:
                 raise ValueError(_FORM)
             if type(offset) is not int or not smallest <= offset < 1 << 63:
                 raise ValueError(f"must hold whole numbers from {smallest} on, not {offset!r}")
-            found[QueueKey(topic, int(queue_id))] = offset
-    return found
+            offsets[QueueKey(topic, int(queue_id))] = offset
+    return offsets
 
 
 def _offsets_or(*words: str) -> Callable[[str], str | Offsets]:
@@ -73,10 +73,10 @@ def _offsets_or(*words: str) -> Callable[[str], str | Offsets]:
 
 
 def _topics(text: str) -> frozenset[str]:
-    found = frozenset(part.strip() for part in text.split(",") if part.strip())
-    if not found:
+    topics = frozenset(part.strip() for part in text.split(",") if part.strip())
+    if not topics:
         raise ValueError("must be topics, separated by commas")
-    return found
+    return topics
 
 
 def _queue_ids(text: str) -> frozenset[int]:
@@ -98,10 +98,10 @@ def _group(text: str) -> str:
 def _tags(text: str) -> tags.TagFilter:
     if text.strip().lower().startswith("sql:"):
         raise ValueError("must be tags, TagA || TagB; filter the rows to select by properties")
-    found = tags.parse(text)
-    if not (found.takes_all or found.tags):
+    tag_filter = tags.parse(text)
+    if not (tag_filter.takes_all or tag_filter.tags):
         raise ValueError("names no tag; give * for all")
-    return found
+    return tag_filter
 
 
 def _physical_offset(text: str) -> int:

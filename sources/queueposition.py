@@ -59,16 +59,16 @@ class QueuePosition:
 
     def to_json(self) -> dict[str, Any]:
         """Return the position as Spark's Python source API expects it, always in one order."""
-        found: dict[str, Any] = offsets_json(self.offsets)
+        document: dict[str, Any] = offsets_json(self.offsets)
         if self.evidence:
             units = {
                 topic: " ".join(
                     str(self.units.get(QueueKey(topic, int(queue_id)), _NONE)) for queue_id in ids
                 )
-                for topic, ids in found.items()
+                for topic, ids in document.items()
             }
-            found[EVIDENCE] = {"log": evidence_text(self.evidence), "units": units}
-        return found
+            document[EVIDENCE] = {"log": evidence_text(self.evidence), "units": units}
+        return document
 
 
 def parse_position(text: str) -> QueuePosition | None:
@@ -84,17 +84,19 @@ def parse_position(text: str) -> QueuePosition | None:
     if not evidence or not isinstance(units, dict):
         return None
     by_topic = offsets_json(offsets)
-    found: dict[QueueKey, int] = {}
+    unit_offsets: dict[QueueKey, int] = {}
     for topic, listed in units.items():
         ids, parts = by_topic.get(topic, {}), str(listed).split(" ")
         if len(parts) != len(ids) or not all(map(_UNIT.fullmatch, parts)):
             return None
         places = zip(ids, parts, strict=True)
-        found |= {QueueKey(topic, int(key)): int(unit) for key, unit in places if unit != _NONE}
+        unit_offsets |= {
+            QueueKey(topic, int(key)): int(unit) for key, unit in places if unit != _NONE
+        }
     is_whole = units.keys() == by_topic.keys()
-    if not is_whole or max(found.values(), default=0) > evidence[0].offset:
+    if not is_whole or max(unit_offsets.values(), default=0) > evidence[0].offset:
         return None
-    return QueuePosition(offsets, found, evidence)
+    return QueuePosition(offsets, unit_offsets, evidence)
 
 
 def position_at(
@@ -109,11 +111,11 @@ def position_at(
             if key in before.units:
                 units[key] = before.units[key]
         elif key in queues and offset <= queues[key].max_offset:
-            found = queues[key].unit_before(offset)
-            if found is not None:
-                units[key] = found[0]
-                if found[0] >= log.min_offset and log.segment_at(found[0]):
-                    newest = max(newest, (*found, key), key=lambda each: each[0])
+            last_unit = queues[key].unit_before(offset)
+            if last_unit is not None:
+                units[key] = last_unit[0]
+                if last_unit[0] >= log.min_offset and log.segment_at(last_unit[0]):
+                    newest = max(newest, (*last_unit, key), key=lambda each: each[0])
     evidence, (last, size, key) = before.evidence, newest
     if last > (evidence[0].offset if evidence else -1):
         places = _units_back(queues[key], offsets[key], log)
@@ -128,10 +130,10 @@ def _units_back(queue: QueueView, offset: int, log: CommitLog) -> Iterator[tuple
     """Yield places of messages before a queue offset, at distances that double."""
     index, distance = queue.unit_from(offset), 1
     while index - distance >= queue.first_unit:
-        found = queue.unit_before(queue.offset_of(index - distance + 1))
-        if found is None or found[0] < log.min_offset:
+        unit = queue.unit_before(queue.offset_of(index - distance + 1))
+        if unit is None or unit[0] < log.min_offset:
             break
-        yield found
+        yield unit
         distance *= 2
 
 
@@ -168,18 +170,20 @@ class QueueCheck:
                 tuple(each for each in position.evidence if each.end <= bound),
             )
             keys = position.offsets.keys() & queues.keys()
-        found: Offsets = {}
+        offsets: Offsets = {}
         moved: list[tuple[str, str]] = []
         for key in keys:
             offset, queue = position.offsets[key], queues[key]
-            found[key] = offset
+            offsets[key] = offset
             what = self._what_differs(key, position, queue, bound, is_end=is_end)
             if what is not None:
-                found[key] = _first_unread(offset, position.units.get(key), queue, bound, position)
+                offsets[key] = _first_unread(
+                    offset, position.units.get(key), queue, bound, position
+                )
                 moved.append(what)
         if bound is None:
             self._report_queues(moved)
-        return found, trusted
+        return offsets, trusted
 
     def _what_differs(
         self,
@@ -235,7 +239,7 @@ def _first_unread(
     """Return the queue offset of the first message that may not have been read."""
     limits = [limit for limit in (None if unit is None else unit + 1, bound) if limit is not None]
     if limits:
-        found = queue.first_at(min(limits))
+        first = queue.first_at(min(limits))
         # where more messages are before it than there were, any of them may be a new one
-        return found if found <= offset else queue.min_offset
+        return first if first <= offset else queue.min_offset
     return offset if position.evidence else queue.min_offset

@@ -87,30 +87,30 @@ class QueueRows:
         self, ranges: Sequence[UnitRange], selection: QueueSelection, loss: LossCheck
     ) -> _Units:
         """Return the wanted units of all ranges in the order in which they are read."""
-        found = [self._wanted(each, selection, loss) for each in ranges]
+        pieces = [self._columns(each, selection, loss) for each in ranges]
         # a queue keeps its order, also where the offsets in its units go back
-        places = [np.maximum.accumulate(units.physical_offsets) for units in found]
+        places = [np.maximum.accumulate(units.physical_offsets) for units in pieces]
         order = np.argsort(np.concatenate(places), kind="stable")
-        queues = np.repeat(np.arange(len(found), dtype=np.int32), list(map(len, found)))
+        queues = np.repeat(np.arange(len(pieces), dtype=np.int32), list(map(len, pieces)))
         return _Units(
             queues[order],
-            np.concatenate([units.queue_offsets for units in found])[order],
-            np.concatenate([units.physical_offsets for units in found])[order],
-            np.concatenate([units.sizes for units in found])[order],
+            np.concatenate([units.queue_offsets for units in pieces])[order],
+            np.concatenate([units.physical_offsets for units in pieces])[order],
+            np.concatenate([units.sizes for units in pieces])[order],
         )
 
-    def _wanted(self, units: UnitRange, selection: QueueSelection, loss: LossCheck) -> UnitColumns:
+    def _columns(self, units: UnitRange, selection: QueueSelection, loss: LossCheck) -> UnitColumns:
         """Return the units of a queue for which the log must be read."""
         queue = self._queues.open(units.key, units.kind)
         kept = queue.first_unit if queue.files.starts else units.last
         if kept > units.first:
             loss.report("START_BELOW_MIN", f"{queue.files.directory} begins at unit {kept}")
         first = max(units.first, kept)
-        found = queue.files.read(first, max(units.last - first, 0))
-        if first + len(found) < units.last:
-            end = first + len(found)
+        entries = queue.files.read(first, max(units.last - first, 0))
+        if first + len(entries) < units.last:
+            end = first + len(entries)
             loss.report("END_ABOVE_MAX", f"{queue.files.directory} ends at unit {end}")
-        return self._selected(units.key, queue, queue.columns(first, found), selection)
+        return self._selected(units.key, queue, queue.columns(first, entries), selection)
 
     def _selected(
         self, key: QueueKey, queue: QueueView, units: UnitColumns, selection: QueueSelection
@@ -164,9 +164,9 @@ class QueueRows:
         ]
         placed = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
         kept = np.ones(len(batch), np.bool_)
-        for wanted in selection.tag_filters:
-            if wanted.tags:
-                texts = pa.array(sorted(wanted.tags), pa.string())
+        for tag_filter in selection.tag_filters:
+            if tag_filter.tags:
+                texts = pa.array(sorted(tag_filter.tags), pa.string())
                 kept &= pc.is_in(batch.column("tags"), texts).to_numpy(zero_copy_only=False)
         kept |= batch.column("corruptReason").is_valid().to_numpy(zero_copy_only=False)
         return placed if kept.all() else placed.filter(pa.array(kept))

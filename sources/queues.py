@@ -44,7 +44,7 @@ class BuiltQueues:
         self._output, self._settings, self._log = output, settings, log
         self._selection, self._as_of = selection, as_of
         self._opened: dict[QueueKey, QueueView] = {}
-        self.found: dict[QueueKey, QueueView] = {}
+        self.views: dict[QueueKey, QueueView] = {}
         """The queues that hold a unit, sorted, as they were last seen."""
         self.refreshes = 0
         """Number of refreshes; ``found`` stays as it is between two of them."""
@@ -85,12 +85,12 @@ class BuiltQueues:
         self._opened, self._seen = opened, watermark
         self.refreshes += 1
         # a directory is created before its first unit, which may have any queue offset
-        self.found = {
+        self.views = {
             key: queue for key, queue in opened.items() if queue.end_unit > queue.first_unit
         }
         now = time.monotonic()
         self._not_before = now + (now - begun) / POLL_SHARE
-        return self.found
+        return self.views
 
     def open(self, key: QueueKey, kind: QueueKind) -> QueueView:
         """Open one queue without looking for its end. Raises QueueFileError."""
@@ -98,15 +98,15 @@ class BuiltQueues:
 
     def _listed(self) -> dict[QueueKey, QueueKind]:
         """Return the selected queues, sorted, with their kinds."""
-        found: dict[QueueKey, QueueKind] = {}
+        kinds: dict[QueueKey, QueueKind] = {}
         for key, kind in list_all_queues(self._output):
             if not self._selection.takes(key):
                 continue
-            if key in found:
+            if key in kinds:
                 roots = [str(self._output / each) for each in QueueKind]
                 raise UsageError(
                     f"topic {key.topic} has queues of both kinds, in {' and '.join(roots)}; keep "
                     "the one that config/topics.json declares"
                 )
-            found[key] = kind
-        return found
+            kinds[key] = kind
+        return kinds

@@ -59,9 +59,9 @@ class QueueSelection:
         """Return bool[n]: which tagsCodes of units (int64[n]) may belong to wanted tags."""
         matches = np.ones(len(tags_codes), np.bool_)
         low_bits = tags_codes.astype(np.int32)
-        for wanted in self.tag_filters:
-            if not wanted.takes_all:
-                matches &= np.isin(low_bits, np.array(sorted(wanted.codes), np.int32))
+        for tag_filter in self.tag_filters:
+            if not tag_filter.takes_all:
+                matches &= np.isin(low_bits, np.array(sorted(tag_filter.codes), np.int32))
         return matches
 
     def narrowed(self, filters: Iterable[Filter]) -> QueueSelection:
@@ -71,8 +71,8 @@ class QueueSelection:
         for each in filters:
             if isinstance(each, EqualTo | In):
                 values = each.value if isinstance(each, In) else (each.value,)
-                known = frozenset(value for value in values if value is not None)
-                selection = selection._with_values(each.attribute, known)
+                value_set = frozenset(value for value in values if value is not None)
+                selection = selection._with_values(each.attribute, value_set)
             elif isinstance(each, GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
                 selection = selection._with_bound(each)
         return selection
@@ -86,8 +86,8 @@ class QueueSelection:
             case ("queueOffset",) if values:
                 return self._within(min(values), max(values) + 1)
             case ("tags",):
-                wanted = TagFilter(False, values, frozenset(map(hash_code, values)))
-                return replace(self, tag_filters=(*self.tag_filters, wanted))
+                tag_filter = TagFilter(False, values, frozenset(map(hash_code, values)))
+                return replace(self, tag_filters=(*self.tag_filters, tag_filter))
         return self
 
     def _with_bound(
@@ -112,5 +112,5 @@ class QueueSelection:
         )
 
 
-def _both(one: frozenset[Any] | None, other: frozenset[Any]) -> frozenset[Any]:
-    return other if one is None else one & other
+def _both(former: frozenset[Any] | None, other: frozenset[Any]) -> frozenset[Any]:
+    return other if former is None else former & other

@@ -323,10 +323,10 @@ class Committer:
 
     def close(self) -> None:
         """Close files. Raises SyncError."""
-        with ExitStack() as held:
-            held.callback(self._watermark.close)
+        with ExitStack() as resources:
+            resources.callback(self._watermark.close)
             for writer in self._writers:
-                held.callback(writer.close)
+                resources.callback(writer.close)
 
 
 class _StoreCheckpointFile:
@@ -344,8 +344,8 @@ class _StoreCheckpointFile:
         is. With ``may_be_ahead`` a broker may have written it for messages that are dispatched only
         now."""
         self._may_be_ahead = may_be_ahead
-        found = StoreCheckpoint.read(self._output) or StoreCheckpoint()
-        covered, last = found.logics_physical_offset, plan.watermark.last_record_offset
+        checkpoint = StoreCheckpoint.read(self._output) or StoreCheckpoint()
+        covered, last = checkpoint.logics_physical_offset, plan.watermark.last_record_offset
         # what a broker or an earlier run wrote, not damage; a log that was cut need not have it
         is_cut = plan.truncate_to is not None
         is_kept = covered > 0 and (is_cut or may_start_record(log, covered))

@@ -88,8 +88,8 @@ def run_dispatcher(
     logger.info("settings: broker_conf=%s", settings.property_file or NO_PROPERTY_FILE)
     for directory in settings.commit_log_directories:
         logger.info("reading commitlog: directory=%s", directory)
-    with ExitStack() as held:
-        held.callback(log.close)
+    with ExitStack() as resources:
+        resources.callback(log.close)
         for path in log.foreign:
             logger.warning("ignored, no whole commitlog file: path=%s", path)
         if finish_swap(config.output):
@@ -98,10 +98,10 @@ def run_dispatcher(
         listens = measures is not None
         measures = measures or Measures()
         run = _Run(config, settings, log, stop, show, on_watermark, measures, spark, listens)
-        run.space.retry(lambda: held.enter_context(Ownership(config.output)))
+        run.space.retry(lambda: resources.enter_context(Ownership(config.output)))
         while True:
             try:
-                return run.space.retry(lambda: run.attempt(held, jvm))
+                return run.space.retry(lambda: run.attempt(resources, jvm))
             except NotReadyError as error:
                 # a file is torn that a broker writes over, or a directory is gone for a moment
                 if not waits:
@@ -149,8 +149,8 @@ class _Run:
         directories = (config.state_directory, config.spark_directory)
         self.space = SpaceWait(directories, self.stop, self._show_waiting, self.measures)
 
-    def attempt(self, held: ExitStack, jvm: Jvm | None) -> Progress:
-        """Compare the positions and dispatch from there on; the session stays open in ``held``.
+    def attempt(self, resources: ExitStack, jvm: Jvm | None) -> Progress:
+        """Compare the positions and dispatch from there on; the session stays in ``resources``.
 
         Raises NoSpaceError or NotReadyError where another attempt is worthwhile.
         """
@@ -172,7 +172,7 @@ class _Run:
             progress.log_end = start.log_end
             log.will_need(plan.start, start.log_end - plan.start)
             if self.spark is None:
-                self.spark = held.enter_context(session(config.spark_conf, jvm))
+                self.spark = resources.enter_context(session(config.spark_conf, jvm))
                 self.spark.dataSource.register(CommitLogDataSource)
                 self.lag_gauge = LagGauge(self.spark)
                 if self.listens:
@@ -258,8 +258,8 @@ class _Run:
                 f"spark finds no space, for its checkpoint {self.config.spark_directory} or for "
                 "temporary files; free some space and the work goes on where it stopped"
             )
-        found = error_of_ours(failure or error)
-        return found or StoreError(f"the query failed: {first_line(failure or error)}")
+        cause = error_of_ours(failure or error)
+        return cause or StoreError(f"the query failed: {first_line(failure or error)}")
 
     def _note_progress(self, progress: Progress, begun: int) -> None:
         if progress.position != begun:
@@ -330,7 +330,7 @@ def runs_options(config: DispatcherConfig, indexes: Indexes) -> dict[str, str]:
         "failOnDataLoss": "false",
         "output": str(config.output.resolve()),
         "verifyCrc": str(indexes.settings.verify_crc).lower(),
-        "gather": indexes.wanted.to_text(),
+        "gather": indexes.extras.to_text(),
     }
     if config.broker_conf is not None:
         options["brokerConf"] = str(config.broker_conf.resolve())

@@ -34,8 +34,8 @@ def estimated_bytes(log: CommitLog, log_end: int, settings: StoreSettings) -> in
     step = max(1, -(-len(starts) // SAMPLED_FILES))
     sizes = keys = count = 0
     for start in starts[::step]:
-        found = records(log, start, min(start + log.file_size, log_end), fail_on_data_loss=False)
-        sample = (one for one in found if isinstance(one, Record))
+        items = records(log, start, min(start + log.file_size, log_end), fail_on_data_loss=False)
+        sample = (item for item in items if isinstance(item, Record))
         for record in islice(sample, SAMPLED_RECORDS):
             count += 1
             sizes += record.total_size
@@ -43,8 +43,8 @@ def estimated_bytes(log: CommitLog, log_end: int, settings: StoreSettings) -> in
                 keys += len(index_keys(record, index_tags=settings.index_tags))
     if not count:
         return 0
-    taken = UNIT_DTYPE.itemsize * count + INDEX_ENTRY_DTYPE.itemsize * keys
-    return (log_end - log.min_offset) * taken // sizes
+    index_bytes = UNIT_DTYPE.itemsize * count + INDEX_ENTRY_DTYPE.itemsize * keys
+    return (log_end - log.min_offset) * index_bytes // sizes
 
 
 def warn_of_little_space(

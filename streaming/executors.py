@@ -64,12 +64,12 @@ def build_on_executors(
     builds the output. Raises ReputError.
     """
     settings, log = config.open_store()
-    with ExitStack() as held:
-        held.callback(log.close)
+    with ExitStack() as resources:
+        resources.callback(log.close)
         settings = settings_of(config.output, settings, config.flags)
         shared = spark
         if spark is None:
-            spark = held.enter_context(session(config.spark_conf, jvm))
+            spark = resources.enter_context(session(config.spark_conf, jvm))
             spark.dataSource.register(CommitLogDataSource)
         with Ownership(config.output):
             start = plan_start(config, settings, log)

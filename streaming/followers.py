@@ -181,9 +181,9 @@ class _FollowerThread(threading.Thread):
 
     def _load(self) -> None:
         """Load the state that earlier runs left, including a cut that this run has noted."""
-        known = read_follower_state(self._directory, self.state.name)
-        if known is not None:
-            self.state = replace(known, name=self.state.name, target=self.state.target)
+        state = read_follower_state(self._directory, self.state.name)
+        if state is not None:
+            self.state = replace(state, name=self.state.name, target=self.state.target)
         self._counts_before = self.state.counts
 
     def _follow(self) -> None:
@@ -199,9 +199,9 @@ class _FollowerThread(threading.Thread):
             write_follower_state(self._directory, done)
             self.state = done
         self._log.refresh()
-        found = self._follower.position()
+        last_position = self._follower.position()
         self._form = self._follower.row_form()
-        position = self._log.min_offset if found is None else found
+        position = self._log.min_offset if last_position is None else last_position
         self._check_position(position)
         if position >= self._signals.watermark:
             self._at(position, _Tally())

@@ -49,10 +49,10 @@ class Indexes:
         return cls(settings, find_batch_topics(settings.root, config.output))
 
     @property
-    def wanted(self) -> Wanted:
+    def extras(self) -> Wanted:
         """The columns that a scan gathers."""
         settings = self.settings
-        wanted = Wanted(
+        extras = Wanted(
             index=settings.builds_index,
             index_tags=settings.builds_index and settings.index_tags,
             details=settings.enable_consume_queue_ext,
@@ -60,19 +60,19 @@ class Indexes:
             multi_dispatch=settings.enable_multi_dispatch,
             lmq=settings.enable_multi_dispatch and settings.enable_lmq,
         )
-        return wanted.with_batch_topics(self.batch_topics)
+        return extras.with_batch_topics(self.batch_topics)
 
     def scan(
         self, log: CommitLog, start: int, end: int, live: BatchSettings
     ) -> DispatchBatch | None:
         """Scan a range in one piece, as the source's tasks scan it in parts; None where the log has
         changed meanwhile."""
-        settings, wanted = self.settings, self.wanted.with_batch_topics(live.batch_topics)
+        settings, extras = self.settings, self.extras.with_batch_topics(live.batch_topics)
         batch = scan_in_one_piece(
             log, start, end,
-            delay_levels_ms=live.delay_levels_ms, verify_crc=settings.verify_crc, extras=wanted,
+            delay_levels_ms=live.delay_levels_ms, verify_crc=settings.verify_crc, extras=extras,
         )  # fmt: skip
-        if batch is None or not wanted.bit_maps:
+        if batch is None or not extras.bit_maps:
             return batch
         return replace(batch, runs=BitMaps(log, settings).added_to(batch.runs))
 
@@ -86,19 +86,19 @@ class Indexes:
     ) -> Sequence[IndexWriter]:
         """Open the writers, in the order in which they write; ``durable_end`` is the watermark, or
         None to trust another writer's files."""
-        found: list[IndexWriter] = []
+        writers: list[IndexWriter] = []
         if self.on_executors:
-            found.append(ExecutorQueues(output, ledger))
+            writers.append(ExecutorQueues(output, ledger))
         else:
-            found += self.open_queue_writers(output, ledger, durable_end, log)
+            writers += self.open_queue_writers(output, ledger, durable_end, log)
         if self.settings.builds_index:
             is_late = (durable_end or 0) > log.min_offset
             if is_late and self.first_indexed(output) is None:
                 command = command_line("rebuild", self.settings.root, output, "--only", "index")
                 logger.warning("the index begins at %d: %s adds older keys", durable_end, command)
             layout = self.settings.index_layout
-            found.append(IndexFileWriter(output, layout, log, durable_end=durable_end))
-        return found
+            writers.append(IndexFileWriter(output, layout, log, durable_end=durable_end))
+        return writers
 
     def open_queue_writers(
         self, output: Path, ledger: Ledger, durable_end: int | None, log: CommitLog

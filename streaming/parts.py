@@ -67,15 +67,15 @@ class Parts:
         """Yield the batch in pieces, each worth a commit of its own, or everything that is there
         while the one before was written."""
         while (first := self._next(wait=True)) is not None:
-            taken, queues, messages = [first], _queues_of(first), first.message_count
-            while taken[-1].end - first.start < COMMIT_BYTES:
+            parts, queues, messages = [first], _queues_of(first), first.message_count
+            while parts[-1].end - first.start < COMMIT_BYTES:
                 following = self._next(wait=messages < UNITS_PER_QUEUE * len(queues))
                 if following is None:
                     break
-                taken.append(following)
+                parts.append(following)
                 queues |= _queues_of(following)
                 messages += following.message_count
-            yield joined(taken)
+            yield joined(parts)
 
     def _next(self, *, wait: bool) -> DispatchBatch | None:
         """Return what follows ``position``; None if it is not there yet, or will never be."""

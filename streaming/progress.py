@@ -118,8 +118,8 @@ class TotalProgress:
     def lag_bytes(self) -> int | None:
         """Bytes of the logs that are not dispatched yet; None while one of them is unknown."""
         lags = [run.lag_bytes for run in self._runs]
-        known = [lag for lag in lags if lag is not None]
-        return sum(known) if known and len(known) == len(lags) else None
+        numbers = [lag for lag in lags if lag is not None]
+        return sum(numbers) if numbers and len(numbers) == len(lags) else None
 
     def rates(self) -> tuple[float, float]:
         """(messages dispatched/s, bytes scanned/s), as ``Progress.rates``."""
@@ -129,8 +129,8 @@ class TotalProgress:
     def eta_seconds(self) -> float | None:
         """Seconds until the last one has caught up; None where unknown."""
         times = [run.eta_seconds() for run in self._runs]
-        known = [seconds for seconds in times if seconds is not None]
-        return max(known) if known and len(known) == len(times) else None
+        durations = [seconds for seconds in times if seconds is not None]
+        return max(durations) if durations and len(durations) == len(times) else None
 
     def summary(self) -> dict[str, Any]:
         """The counts of all runs."""

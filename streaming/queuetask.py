@@ -59,13 +59,13 @@ class QueueTask:
                 others.append(batch.filter(pc.invert(is_run)))
                 yield from unpack([batch.filter(is_run)])  # type: ignore[misc]
 
-        with ExitStack() as held:
+        with ExitStack() as resources:
             attempt: _Attempt | None = None
             manifests = []
-            for _, found in groupby(runs(), key=lambda run: (run.topic, run.queue_id)):
+            for _, queue_runs in groupby(runs(), key=lambda run: (run.topic, run.queue_id)):
                 if attempt is None:
-                    attempt = _Attempt(self.indexes, self.epoch, held)
-                manifests.append(attempt.write(found))
+                    attempt = _Attempt(self.indexes, self.epoch, resources)
+                manifests.append(attempt.write(queue_runs))
             if attempt is not None:
                 attempt.sync()
         yield from (rows for rows in others if len(rows))
@@ -96,8 +96,8 @@ class QueueTask:
 class _Attempt:
     """One attempt of a task, and its directory."""
 
-    def __init__(self, indexes: Indexes, epoch: Path, held: ExitStack) -> None:
-        """Create the directory and open the writers; ``held`` closes them. Raises StoreError."""
+    def __init__(self, indexes: Indexes, epoch: Path, resources: ExitStack) -> None:
+        """Create the directory, open the writers; ``resources`` closes them. Raises StoreError."""
         self._indexes = indexes
         self.directory = epoch / f"attempt-{uuid.uuid4().hex}"
         try:
@@ -109,13 +109,13 @@ class _Attempt:
                 "is over"
             ) from error
         log = indexes.settings.open_log()
-        held.callback(log.close)
+        resources.callback(log.close)
         self._ledger = Ledger(self.directory / STATE_DIRECTORY)
         self._writers: Sequence[IndexWriter] = indexes.open_queue_writers(
             self.directory, self._ledger, None, log
         )
         for writer in self._writers:
-            held.callback(writer.close)
+            resources.callback(writer.close)
 
     def write(self, runs: Iterator[Run]) -> QueueManifest:
         """Write all runs of one queue, and return what will be durable after ``sync``."""

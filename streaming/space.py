@@ -80,8 +80,8 @@ class SpaceWait:
 
     def _free(self) -> list[int]:
         """The bytes that each directory's file system has left."""
-        found = [os.statvfs(_existing(directory)) for directory in self._directories]
-        return [one.f_bavail * one.f_frsize for one in found]
+        file_systems = [os.statvfs(_existing(directory)) for directory in self._directories]
+        return [file_system.f_bavail * file_system.f_frsize for file_system in file_systems]
 
     def _wait(self, line: str) -> None:
         began = time.monotonic()

@@ -80,20 +80,20 @@ def plan_start(
 ) -> Start:
     """Compare the positions of an output that this process owns. Raises like ``make_plan``, and
     UsageError or StoreError for queues that are not ours."""
-    found = read_watermark(config.state_directory)
-    if found is None and not config.adopt:
+    watermark = read_watermark(config.state_directory)
+    if watermark is None and not config.adopt:
         check_queues_are_ours(config.store, config.output)
     indexes = Indexes.of(config, settings)
     log.refresh()
     log_end = LogTail(log).settled()
-    if found is None:
+    if watermark is None:
         warn_of_little_space(config.output, log, log_end, settings)
     built = Built(config.output, settings)
     plan = make_plan(
-        log, log_end, found, config.spark_directory, built, replay_from, config.store_id
+        log, log_end, watermark, config.spark_directory, built, replay_from, config.store_id
     )
-    if found is not None and plan.truncate_to is None:
-        plan = _with_everything_there(config, settings, log, log_end, found, plan)
+    if watermark is not None and plan.truncate_to is None:
+        plan = _with_everything_there(config, settings, log, log_end, watermark, plan)
     return Start(indexes, log_end, plan)
 
 
@@ -102,26 +102,26 @@ def _with_everything_there(
     settings: StoreSettings,
     log: CommitLog,
     log_end: int,
-    found: Watermark,
+    watermark: Watermark,
     plan: Plan,
 ) -> Plan:
     """Return the plan, if nothing is missing of what was built or a replay builds it again; where
     no queue is left, a plan from the log's beginning (decision 0019). Raises StoreError where a
     part is missing."""
     built = Built(config.output, settings)
-    loss = find_loss(log, found, built)
+    loss = find_loss(log, watermark, built)
     if loss is None or (plan.replays and plan.start <= loss.remaining_end):
         return plan
     if not loss.is_everything:
         raise loss.error(settings)
     log.check_mounted("the queues are not built again")
     first = log.min_offset
-    begin = first if settings.builds_index else found.index_begin
-    lowered = replace(found.moved_to(first), index_begin=min(begin, found.index_begin))
+    begin = first if settings.builds_index else watermark.index_begin
+    lowered = replace(watermark.moved_to(first), index_begin=min(begin, watermark.index_begin))
     logger.warning(
         "all queues of %s are gone, %d queues and index files in all: building them again from the "
         "log's first byte, %d; followers wait at %d",
-        config.output, len(loss.names), first, found.end_offset,
+        config.output, len(loss.names), first, watermark.end_offset,
     )  # fmt: skip
     return make_plan(log, log_end, lowered, config.spark_directory, built)
 

@@ -178,19 +178,19 @@ class Supervisor:
             return
         self._look_due = time.monotonic() + LOOK_SECONDS
         try:
-            found = self._find()
+            configs = self._find()
         except ReputError as error:
             if str(error) != self._said:
                 logger.error("no other stores are taken up: %s", error)
             self._said = str(error)
             return
         self._said = ""
-        for name, config in found.items():
+        for name, config in configs.items():
             if name not in self._stores:
                 logger.info("a store has come: path=%s", config.store)
                 self._take_up(name, config)
         for store in self.stores:
-            if store.name not in found and store.thread is None:
+            if store.name not in configs and store.thread is None:
                 logger.warning("a store is gone: path=%s", store.config.store)
                 del self._stores[store.name]
 

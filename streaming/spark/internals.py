@@ -58,11 +58,11 @@ def check() -> None:
 
 def _changes() -> Iterator[str]:
     """Yield what is not as expected, each with the version that has it."""
-    found = {"pyspark": pyspark.version.__version__, "py4j": py4j.version.__version__}
+    versions = {"pyspark": pyspark.version.__version__, "py4j": py4j.version.__version__}
     for package, release in VERSIONS.items():
-        if not found[package].startswith(release):
-            yield f"{package} {found[package]} is not {release}*, whose private parts are known"
-    has = f"pyspark {found['pyspark']} has"
+        if not versions[package].startswith(release):
+            yield f"{package} {versions[package]} is not {release}*, whose private parts are known"
+    has = f"pyspark {versions['pyspark']} has"
     for name, parameters in FUNCTIONS.items():
         function = _resolved(name)
         if function is None:

@@ -147,13 +147,13 @@ def find_java() -> Path:
     """Return the java that Spark would run. Raises StoreError, because Spark's own message is of no
     help."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=f"{home}/bin" if home else None)
-    if found is None:
+    path = shutil.which("java", path=f"{home}/bin" if home else None)
+    if path is None:
         raise StoreError(
             f"no java in {'JAVA_HOME ' + home if home else 'PATH'}; "
             "install a JDK 17 or later ('make install' does) or set JAVA_HOME"
         )
-    return Path(found)
+    return Path(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class ClassArchive:
     directory: Path
     key: str
 
-    def found(self) -> Path | None:
+    def file(self) -> Path | None:
         """Return the whole archive; None where there is none."""
         for path in self.directory.glob(f"{self.key}-*.jsa"):
             if path.name == self._name(path.stat().st_size):
@@ -179,7 +179,7 @@ class ClassArchive:
 
     def options(self) -> tuple[str, ...]:
         """Return the JVM options that use it; none where there is no archive."""
-        path = self.found()
+        path = self.file()
         if path is None:
             return ()
         return (*_QUIET, "-XX:+VerifySharedSpaces", f"-XX:SharedArchiveFile={path}")

@@ -34,7 +34,7 @@ def test_index_files_follow_two_settings(
     (tmp_path / "broker.conf").write_text(conf)
     config = configured(tmp_path, tmp_path, index=index)
     settings = settings_of(tmp_path, config.given_settings(), config.flags)
-    assert Indexes.of(config, settings).wanted.index == built
+    assert Indexes.of(config, settings).extras.index == built
 
 
 def test_a_jump_in_a_light_queue_is_listed_once(ram_path: Path, seed: int) -> None:

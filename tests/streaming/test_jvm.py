@@ -95,7 +95,7 @@ def test_a_damaged_class_archive_is_put_aside(tmp_path: Path) -> None:
     _make(archive)
     made = _make(archive)
     assert list(tmp_path.iterdir()) == [made]
-    assert archive.found() == made
+    assert archive.file() == made
     assert _version(archive).returncode == 0
     whole = made.read_bytes()
     made.chmod(0o600)

@@ -63,7 +63,7 @@ class Query:
         self.committer.take_over(plan)
         options = {
             "path": str(self.store), "mode": "runs", "storeId": self._id,
-            "gather": self.indexes.wanted.to_text(),
+            "gather": self.indexes.extras.to_text(),
         }  # fmt: skip
         # ``StructType.fromDDL`` asks a JVM
         schema = from_arrow_schema(PACKED_SCHEMA)

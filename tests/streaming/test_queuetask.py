@@ -45,13 +45,13 @@ class Scene:
 
     def _scan(self, log: CommitLog, indexes: Indexes) -> Sequence[pa.RecordBatch]:
         end = LogTail(log).settled()
-        bit_maps = BitMaps(log, indexes.settings) if indexes.wanted.bit_maps else None
+        bit_maps = BitMaps(log, indexes.settings) if indexes.extras.bit_maps else None
         cuts = [*(segment.start for segment in log.segments if segment.start < end), end]
         parts = [
             rows
             for start, stop in reversed([*pairwise(cuts)])
             for rows in read_runs(
-                log, start, stop, bit_maps.added_to if bit_maps else None, extras=indexes.wanted,
+                log, start, stop, bit_maps.added_to if bit_maps else None, extras=indexes.extras,
                 delay_levels_ms=indexes.settings.message_delay_levels_ms,
             )
         ]  # fmt: skip
