@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,6 +152,16 @@ class LogRange:
         return not self.reaches(self.end + 1)
 
 
+class Counts(NamedTuple):
+    """The numbers of what was compared and of what could not be, named as in ``Verification``."""
+
+    queues: int = 0
+    units: int = 0
+    index_entries: int = 0
+    unseen_units: int = 0
+    unseen_index_entries: int = 0
+
+
 class Verifier(Protocol):
     """One kind of derived file, for one pass over the log."""
 
@@ -168,6 +178,10 @@ class Verifier(Protocol):
     def gone_extents(self) -> Iterable[Extent]:
         """Return, after ``finish``, the bytes that were taken as they are, because they are of
         messages before the log's start."""
+
+    @property
+    def counts(self) -> Counts:
+        """Return, after ``finish``, what was compared of this kind."""
 
     @property
     def replay_from(self) -> int | None:

@@ -7,7 +7,6 @@ one file's slots and those of its entries that were not compared yet.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.store import fsops
+from reput.store.config import StoreSettings
 from reput.store.files import INDEX_DIRECTORY
 from reput.store.index import indexkernel
 from reput.store.index.indexfile import (
@@ -30,6 +30,7 @@ from reput.store.index.indexfile import (
 )
 from reput.store.runs.dispatch import DispatchBatch, IndexEntries
 from reput.upkeep.verify.difference import (
+    Counts,
     Damage,
     Difference,
     Differences,
@@ -39,10 +40,12 @@ from reput.upkeep.verify.difference import (
 )
 from reput.upkeep.verify.indexbytes import (
     BLOCK_ENTRIES,
+    Image,
     data_ranges,
     read_bytes,
     read_entries,
     read_gone,
+    read_header,
     taken_extents,
 )
 
@@ -52,48 +55,35 @@ _END = IndexEntries(-1, np.array([-1]), np.array([0], np.int32), np.array([0]))
 """An entry that no file has."""
 
 
-class _Image:
-    """Zeros for all bytes of a file; they take memory only where they are overwritten."""
-
-    def __init__(self, size: int) -> None:
-        # one more byte, because an empty mapping is an error
-        self._mapping = mmap.mmap(-1, size + 1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.data: NDArray[np.uint8] = np.frombuffer(self._mapping, np.uint8, size)
-
-    def forget(self, start: int, end: int) -> None:
-        """Turn the whole pages of bytes [start, end) back into zeros that take no memory."""
-        first, last = start + -start % mmap.PAGESIZE, end - end % mmap.PAGESIZE
-        if first < last:
-            self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
-
-
 class IndexVerifier:
     """Compares the index of an output (``upkeep.verify.difference.Verifier``)."""
 
-    def __init__(self, output: Path, layout: IndexLayout, log: LogRange, begin: int | None) -> None:
+    def __init__(
+        self, output: Path, settings: StoreSettings, log: LogRange, begin: int | None
+    ) -> None:
         """``begin``: the index holds the keys of messages from this physical offset on; None where
-        it is not known, which means from the first entry on.
-
-        Raises IndexFileError where no file has the layout's size, which is not damage.
+        it is not known, which means from the first entry on. Where no index is built, nothing is
+        compared. Raises IndexFileError where no file has the layout's size, which is not damage.
         """
-        self.entry_count = 0
+        self._entry_count = 0
         """Number of entries compared with the log."""
-        self.unseen_count = 0
+        self._unseen_count = 0
         """Number of entries of messages in damaged ranges of the log."""
         self.full_end_timestamps: list[int] = []
         """endTimestamps, in ms, of the files that another one follows, by the log."""
         self._root = output / INDEX_DIRECTORY
-        self._layout = layout
+        self._layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
         self._log = log
-        files = IndexFiles(self._root, layout)
-        self._paths: list[Path | None] = [*files.named_paths()]
+        files = IndexFiles(self._root, self._layout)
+        is_built = settings.builds_index
+        self._paths: list[Path | None] = [*files.named_paths()] if is_built else []
         """Paths of the files; None for a file that is missing and must exist."""
         self._check_file_size()
-        self.begin = files.first_phy_offset() if begin is None else begin
+        self._known_begin = begin if is_built else None
+        self.begin = files.first_phy_offset() if begin is None and is_built else self._known_begin
         """Offset from which keys are compared; None where there is no index."""
-        self._known_begin = begin
         self._differences = Differences()
-        self._image = _Image(0)
+        self._image = Image(0)
         """The current file in memory; empty before the first one."""
         self._compared_count = 0
         """Number of its entries that were compared, with number 0 among them."""
@@ -120,7 +110,7 @@ class IndexVerifier:
         """Return whether the settings may fit this file, which may have been cut or extended
         since."""
         size = path.stat().st_size
-        header = IndexHeader.decode(read_bytes(path, 0, INDEX_HEADER_SIZE).tobytes())
+        header = read_header(path)
         first = read_bytes(path, self._layout.entry_position(1), INDEX_SIZE)
         begins = int(first.view(INDEX_ENTRY_DTYPE)[0]["offset"]) == header.begin_phy_offset
         is_too_short = size < self._layout.entry_position(2)
@@ -149,14 +139,14 @@ class IndexVerifier:
             if not passed:
                 return
             entries = self._entries_of(rows[:passed], self._number + is_next)
-            self.unseen_count += passed
+            self._unseen_count += passed
             self._put_entries(entries)
             self._last_message = _last_message(entries)
 
     def _entries_of(self, rows: NDArray[np.void], number: int) -> IndexEntries:
         """Return entries of the existing file of a number; it tells times in seconds, but for those
         of its first and last message."""
-        header = IndexHeader.decode(read_bytes(self._paths[number], 0, INDEX_HEADER_SIZE).tobytes())
+        header = read_header(self._paths[number])
         offsets = rows["offset"].astype(np.int64)
         times = header.begin_timestamp + rows["time_diff"].astype(np.int64) * 1000
         times[offsets == header.end_phy_offset] = header.end_timestamp
@@ -202,7 +192,7 @@ class IndexVerifier:
         path = self._path
         if path is None or path.stat().st_size != self._layout.file_size:
             return False
-        header = IndexHeader.decode(read_bytes(path, 0, INDEX_HEADER_SIZE).tobytes())
+        header = read_header(path)
         first = int(self._read_entries(1, 2)["offset"][0])
         return self._compared_count <= 1 and first_offset < first == header.begin_phy_offset
 
@@ -241,7 +231,7 @@ class IndexVerifier:
         return np.concatenate(parts).view(INDEX_ENTRY_DTYPE)
 
     def _begin_file(self, header: IndexHeader) -> None:
-        self._image = _Image(self._layout.file_size)
+        self._image = Image(self._layout.file_size)
         self._firsts.append(None)
         self._compared_count, self._gone_count = 0, 1
         self._compare_entries()
@@ -263,7 +253,7 @@ class IndexVerifier:
             return self._after_gone_file(empty)
         data = self._image.data
         data[INDEX_HEADER_SIZE : layout.entry_position(0)].view(HASH_SLOT_DTYPE)["entry"][:] = slots
-        header = IndexHeader.decode(read_bytes(self._path, 0, INDEX_HEADER_SIZE).tobytes())
+        header = read_header(self._path)
         first = int(self._read_entries(1, 2)["offset"][0])
         return IndexHeader(header.begin_timestamp, header.end_timestamp, first, last, used, count)
 
@@ -275,7 +265,7 @@ class IndexVerifier:
             return empty
         entry = self._layout.entry_position(1), self._layout.entry_position(2)
         self._gone_extents.append((f"{INDEX_DIRECTORY}/{self._path.name}", *entry))
-        header = IndexHeader.decode(read_bytes(self._path, 0, INDEX_HEADER_SIZE).tobytes())
+        header = read_header(self._path)
         seconds = int(self._read_entries(1, 2)["time_diff"][0])
         return replace(empty, begin_timestamp=header.begin_timestamp - max(seconds, 0) * 1000)
 
@@ -290,7 +280,7 @@ class IndexVerifier:
         """Compare the rest of the current file; return the header of an empty one that follows
         it."""
         header = self._header()
-        self.entry_count += header.index_count - self._gone_count
+        self._entry_count += header.index_count - self._gone_count
         # a cut may have left the file that followed, empty: its full predecessor's time counts
         is_full = header.index_count == self._layout.max_index_num
         if not is_last or (is_full and self._number + 1 < len(self._paths)):
@@ -339,7 +329,7 @@ class IndexVerifier:
         self._check_tail(path, layout.entry_position(header.index_count))
         if self._number in self._damaged:
             return
-        actual = IndexHeader.decode(read_bytes(path, 0, INDEX_HEADER_SIZE).tobytes())
+        actual = read_header(path)
         if actual != header:
             begin = header.begin_phy_offset if header.index_count > 1 else None
             self._note(Damage.HEADER, 0, 0, header_fields(actual), header_fields(header), begin)
@@ -438,7 +428,7 @@ class IndexVerifier:
             # any message needs a file that is not full, with or without keys
             follows = is_full and last_record_offset > header.end_phy_offset
             following = self._end_file(is_last=not follows)
-            self._image = _Image(0)
+            self._image = Image(0)
             if follows:
                 self._begin_file(following)
         while path := self._path:
@@ -453,6 +443,12 @@ class IndexVerifier:
     def gone_extents(self) -> Sequence[Extent]:
         """Return the bytes about messages before the log's start (``taken_extents``)."""
         return self._gone_extents
+
+    @property
+    def counts(self) -> Counts:
+        """The entries that were compared."""
+        compared = self._entry_count - self._unseen_count
+        return Counts(index_entries=compared, unseen_index_entries=self._unseen_count)
 
     @property
     def replay_from(self) -> int | None:

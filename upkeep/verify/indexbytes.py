@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from reput.store.index import indexkernel
 from reput.store.index.indexfile import (
     END_TIMESTAMP_POSITION,
     INDEX_ENTRY_DTYPE,
+    INDEX_HEADER_SIZE,
+    IndexHeader,
     IndexLayout,
 )
 from reput.upkeep.verify.difference import Extent
@@ -60,6 +63,11 @@ def read_bytes(path: Path | None, start: int, size: int) -> NDArray[np.uint8]:
     return data
 
 
+def read_header(path: Path | None) -> IndexHeader:
+    """Return the header of a file."""
+    return IndexHeader.decode(read_bytes(path, 0, INDEX_HEADER_SIZE).tobytes())
+
+
 def data_ranges(path: Path, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of a file's bytes [start, end) that are not holes."""
     with path.open("rb", buffering=0) as file:
@@ -79,3 +87,18 @@ def read_entries(path: Path | None, layout: IndexLayout, first: int, last: int) 
     """Return INDEX_ENTRY_DTYPE[last - first]."""
     start, end = map(layout.entry_position, (first, last))
     return read_bytes(path, start, end - start).view(INDEX_ENTRY_DTYPE)
+
+
+class Image:
+    """Zeros for all bytes of a file; they take memory only where they are overwritten."""
+
+    def __init__(self, size: int) -> None:
+        # one more byte, because an empty mapping is an error
+        self._mapping = mmap.mmap(-1, size + 1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.data: NDArray[np.uint8] = np.frombuffer(self._mapping, np.uint8, size)
+
+    def forget(self, start: int, end: int) -> None:
+        """Turn the whole pages of bytes [start, end) back into zeros that take no memory."""
+        first, last = start + -start % mmap.PAGESIZE, end - end % mmap.PAGESIZE
+        if first < last:
+            self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)

@@ -18,6 +18,7 @@ from reput.store.runs.dispatch import DispatchBatch, Run
 from reput.store.state.ledger import Ledger, LedgerEntry
 from reput.upkeep.verify.comparedqueue import ComparedQueue
 from reput.upkeep.verify.difference import (
+    Counts,
     Difference,
     Extent,
     LogRange,
@@ -116,19 +117,14 @@ class QueueVerifier(ABC, Generic[Compared]):
         return [self._queues[key] for key in keys]
 
     @property
-    def queue_count(self) -> int:
-        """Number of queues that were checked."""
-        return len(self._queues)
-
-    @property
-    def unit_count(self) -> int:
-        """Number of units that were compared with the log."""
-        return sum(files.compared for files in self._queues.values())
-
-    @property
-    def unseen_count(self) -> int:
-        """Number of units of messages in damaged ranges of the log, after ``finish``."""
-        return sum(files.unseen for files in self._queues.values())
+    def counts(self) -> Counts:
+        """The queues that were checked, and their units."""
+        files = self._queues.values()
+        return Counts(
+            queues=len(files),
+            units=sum(queue.compared for queue in files),
+            unseen_units=sum(queue.unseen for queue in files),
+        )
 
     @property
     def replay_from(self) -> int | None:

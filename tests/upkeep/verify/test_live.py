@@ -14,18 +14,18 @@ import pytest
 
 import reput.upkeep.verify.comparedqueue
 import reput.upkeep.verify.index
-import reput.upkeep.verify.run
+import reput.upkeep.verify.logcomparison
 from reput.upkeep.verify.difference import Difference
 from tests.support.derived_output import DerivedOutput
 from tests.support.grown_log import GrownLog
 
 MOMENTS = {
-    "before the log is read": (reput.upkeep.verify.run._Pass, "_scan"),
+    "before the log is read": (reput.upkeep.verify.logcomparison.LogComparison, "_scan"),
     "before queues are finished": (reput.upkeep.verify.comparedqueue.ComparedQueue, "finish"),
     "before the index is finished": (reput.upkeep.verify.index.IndexVerifier, "finish"),
     "before one of its files": (reput.upkeep.verify.index.IndexVerifier, "_compare_file"),
     "before its slots": (reput.upkeep.verify.index.IndexVerifier, "_compare_records"),
-    "before the checkpoint": (reput.upkeep.verify.run, "compare_store_checkpoint"),
+    "before the checkpoint": (reput.upkeep.verify.logcomparison, "compare_store_checkpoint"),
 }
 
 

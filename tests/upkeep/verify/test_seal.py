@@ -22,7 +22,8 @@ from reput.store.errors import UsageError
 from reput.store.state.ledger import LedgerEntry
 from reput.streaming.progress import ReadProgress
 from reput.upkeep.expiry import expire
-from reput.upkeep.verify.run import _Pass, verify
+from reput.upkeep.verify.logcomparison import LogComparison
+from reput.upkeep.verify.run import verify
 from tests.support.cli import Call
 from tests.support.derived_output import DerivedOutput
 from tests.support.file_damage import damage_file
@@ -110,16 +111,16 @@ def test_what_changes_after_it_was_compared_is_not_sealed(
     """A unit beyond the old seal is overwritten when the comparison has just ended: the next one
     finds it."""
     sealed = Sealed(ram_path, seed)
-    inner = _Pass.compare
+    inner = LogComparison.compare
 
-    def compare(compared: _Pass) -> None:
-        inner(compared)
+    def compare(compared: LogComparison, show: Callable[[ReadProgress], None]) -> None:
+        inner(compared, show)
         path = sealed.unsealed("consumequeue")[0]
         data = path.read_bytes()
         path.write_bytes(data[:12] + b"tagscode" + data[20:])
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Pass, "compare", compare)
+        patch.setattr(LogComparison, "compare", compare)
         assert sealed.output.verify(sealed=True).differences == ()
     sealed.data = sealed.path.read_bytes()
     by_seal, by_log = sealed.answers()
