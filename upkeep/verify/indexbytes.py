@@ -1,9 +1,9 @@
-"""Reads index files as they are, whatever is in them: for verifying, and for sealing."""
+"""Reads index files as they are, whatever is in them: for verifying, and for sealing. A repair
+removes some of them."""
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,14 +11,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from reput.store import fsops
+from reput.store.files import INDEX_DIRECTORY
 from reput.store.index import indexkernel
 from reput.store.index.indexfile import (
     END_TIMESTAMP_POSITION,
     INDEX_ENTRY_DTYPE,
     INDEX_HEADER_SIZE,
+    INDEX_SIZE,
+    IndexFiles,
     IndexHeader,
     IndexLayout,
 )
+from reput.store.runs.dispatch import IndexEntries
 from reput.upkeep.verify.difference import Extent
 
 BLOCK_ENTRIES = 1 << 16
@@ -89,16 +94,87 @@ def read_entries(path: Path | None, layout: IndexLayout, first: int, last: int) 
     return read_bytes(path, start, end - start).view(INDEX_ENTRY_DTYPE)
 
 
-class Image:
-    """Zeros for all bytes of a file; they take memory only where they are overwritten."""
+class FoundIndex:
+    """Index files by number, the oldest first, whatever their sizes; zeros past a file's end."""
 
-    def __init__(self, size: int) -> None:
-        # one more byte, because an empty mapping is an error
-        self._mapping = mmap.mmap(-1, size + 1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.data: NDArray[np.uint8] = np.frombuffer(self._mapping, np.uint8, size)
+    def __init__(self, output: Path, layout: IndexLayout, *, is_built: bool) -> None:
+        """Where no index is built, there are no files. Raises IndexFileError where no file has the
+        layout's size, which is not damage."""
+        self.layout = layout
+        self._files = IndexFiles(output / INDEX_DIRECTORY, layout)
+        self.paths: list[Path | None] = [*self._files.named_paths()] if is_built else []
+        """Paths of the files; None for a file that is missing and must exist."""
+        if self.paths and not any(map(self._has_layout, range(len(self.paths)))):
+            self._files.paths()
 
-    def forget(self, start: int, end: int) -> None:
-        """Turn the whole pages of bytes [start, end) back into zeros that take no memory."""
-        first, last = start + -start % mmap.PAGESIZE, end - end % mmap.PAGESIZE
-        if first < last:
-            self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
+    def _has_layout(self, number: int) -> bool:
+        """Return whether the settings may fit a file, which may have been cut or extended since."""
+        size = self.size(number) or 0
+        is_too_short = size < self.layout.entry_position(2)
+        return size == self.layout.file_size or is_too_short or self.begins_at(number) is not None
+
+    def begins_at(self, number: int) -> int | None:
+        """Return the offset of the message with which a file begins, by its header and its first
+        entry; None where they differ."""
+        begin = self.header(number).begin_phy_offset
+        return begin if int(self.entries(number, 1, 2)["offset"][0]) == begin else None
+
+    def first_phy_offset(self) -> int | None:
+        """Return the physical offset of the first message in the first file; None without one."""
+        return self._files.first_phy_offset() if self.paths else None
+
+    def path(self, number: int) -> Path | None:
+        """Return the path of a file; None where there is none."""
+        return self.paths[number] if number < len(self.paths) else None
+
+    def size(self, number: int) -> int | None:
+        """Return the bytes of a file; None where there is none."""
+        path = self.path(number)
+        return None if path is None else path.stat().st_size
+
+    def name(self, number: int) -> str:
+        """Return the path below the output; the name of a missing file is a time, which is
+        lost."""
+        if path := self.path(number):
+            return f"{INDEX_DIRECTORY}/{path.name}"
+        before, after = self.paths[:number], self.paths[number:]
+        for relation, paths in (("before", after), ("after", before[::-1])):
+            for path in filter(None, paths):
+                return f"{INDEX_DIRECTORY}/(a file {relation} {path.name})"
+        return f"{INDEX_DIRECTORY}/(its only file)"
+
+    def header(self, number: int) -> IndexHeader:
+        """Return the header of a file."""
+        return read_header(self.path(number))
+
+    def entries(self, number: int, first: int, last: int) -> NDArray[np.void]:
+        """Return INDEX_ENTRY_DTYPE[last - first] of a file."""
+        return read_entries(self.path(number), self.layout, first, last)
+
+    def next_entries(self, number: int, first: int, count: int) -> NDArray[np.void]:
+        """Return INDEX_ENTRY_DTYPE[count] from an entry on, across files; zeros after their end."""
+        parts = []
+        while count and number < len(self.paths):
+            some = min(count, self.layout.max_index_num - first)
+            parts.append(self.entries(number, first, first + some).view(np.uint8))
+            number, first, count = number + 1, 1, count - some
+        parts.append(np.zeros(count * INDEX_SIZE, np.uint8))
+        # the concatenation is of bytes: numpy's concatenate would swap the values' byte order
+        return np.concatenate(parts).view(INDEX_ENTRY_DTYPE)
+
+    def messages(self, number: int, rows: NDArray[np.void]) -> IndexEntries:
+        """Return what was put into a file for these entries of it; it tells times in seconds, but
+        for those of its first and last message."""
+        header = self.header(number)
+        offsets = rows["offset"].astype(np.int64)
+        times = header.begin_timestamp + rows["time_diff"].astype(np.int64) * 1000
+        times[offsets == header.end_phy_offset] = header.end_timestamp
+        times[offsets == header.begin_phy_offset] = header.begin_timestamp
+        return IndexEntries(-1, offsets, rows["key_hash"].astype(np.int32), times)
+
+    def remove_from(self, first: int) -> None:
+        """Remove the files from a number on. Raises OutputError, SyncError."""
+        if first < len(self.paths):
+            for path in filter(None, reversed(self.paths[first:])):
+                fsops.unlink(path)
+            fsops.sync_directory(self._files.directory)

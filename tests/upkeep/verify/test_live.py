@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import reput.upkeep.verify.comparedindex
 import reput.upkeep.verify.comparedqueue
 import reput.upkeep.verify.index
 import reput.upkeep.verify.logcomparison
@@ -23,8 +24,8 @@ MOMENTS = {
     "before the log is read": (reput.upkeep.verify.logcomparison.LogComparison, "_scan"),
     "before queues are finished": (reput.upkeep.verify.comparedqueue.ComparedQueue, "finish"),
     "before the index is finished": (reput.upkeep.verify.index.IndexVerifier, "finish"),
-    "before one of its files": (reput.upkeep.verify.index.IndexVerifier, "_compare_file"),
-    "before its slots": (reput.upkeep.verify.index.IndexVerifier, "_compare_records"),
+    "before one of its files": (reput.upkeep.verify.comparedindex.ComparedIndex, "_compare_file"),
+    "before its slots": (reput.upkeep.verify.comparedindex.ComparedIndex, "_compare_records"),
     "before the checkpoint": (reput.upkeep.verify.logcomparison, "compare_store_checkpoint"),
 }
 
