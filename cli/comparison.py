@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from reput.cli.printer import Record
-from reput.upkeep.compare import Comparison, Fields, StoreDifference
+from reput.upkeep.compare import Comparison, StoreDifference
+from reput.upkeep.entryfields import Fields
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[str]:

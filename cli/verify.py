@@ -8,21 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from reput.cli import options, render, severalstores, texts
+from reput.cli.comparison import fields_text
 from reput.cli.printer import Part, Record, Result, printed
 from reput.store.commandline import command_line
 from reput.store.config import NO_PROPERTY_FILE, StoreSettings
 from reput.store.errors import ReputError, UsageError
-from reput.store.files import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
-    INDEX_DIRECTORY,
-    STATE_DIRECTORY,
-    WATERMARK_FILE,
-)
-from reput.store.index.indexfile import INDEX_ENTRY_DTYPE
-from reput.store.queue.batchconsumequeue import BATCH_UNIT_DTYPE
-from reput.store.queue.consumequeue import UNIT_DTYPE
+from reput.store.files import STATE_DIRECTORY, WATERMARK_FILE
 from reput.store.state.built import settings_of
+from reput.upkeep.entryfields import ENTRY_DTYPES
 from reput.upkeep.verify.difference import Damage, Difference
 from reput.upkeep.verify.logdamage import damage_advice
 from reput.upkeep.verify.repairplan import planned_changes
@@ -32,12 +25,6 @@ if TYPE_CHECKING:
 
 SHOWN_DIFFERENCES = 200
 REPAIRED = "cut what differs; reput run writes it again, and no broker may start here before"
-_NAMES: dict[tuple[str, str], tuple[str, ...]] = {
-    (CONSUME_QUEUE_DIRECTORY, Damage.UNIT): UNIT_DTYPE.names or (),
-    (BATCH_CONSUME_QUEUE_DIRECTORY, Damage.UNIT): BATCH_UNIT_DTYPE.names or (),
-    (INDEX_DIRECTORY, Damage.ENTRY): INDEX_ENTRY_DTYPE.names or (),
-}
-"""Names of a difference's fields by kind and damage; a wrong file has a size in bytes."""
 
 
 @printed
@@ -249,9 +236,10 @@ def _place(difference: Difference) -> str:
 def _fields(difference: Difference, values: tuple[int | str, ...] | None) -> str:
     if values is None:
         return "nothing"
-    names = _NAMES.get((difference.kind, difference.damage), ())
+    is_entry = difference.damage in (Damage.UNIT, Damage.ENTRY) and difference.kind in ENTRY_DTYPES
+    names = (ENTRY_DTYPES[difference.kind].names or ()) if is_entry else ()
     if not names and len(values) == 1:
         return f"{values[0]} bytes"
     if len(names) != len(values):
         return " ".join(map(str, values))
-    return ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
+    return fields_text(dict(zip(names, values, strict=True)))

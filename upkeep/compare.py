@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from reput.store.errors import StoreError, UsageError
 from reput.store.files import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
@@ -39,24 +38,20 @@ from reput.store.index.indexfile import (
     INDEX_HEADER_DTYPE,
 )
 from reput.store.log.commitlog import is_mapped_file_name
-from reput.store.queue.batchconsumequeue import BATCH_UNIT_DTYPE
 from reput.store.queue.consumequeue import UNIT_DTYPE, list_queues
 from reput.store.queue.consumequeueext import (
     EXT_SIZE,
     MIN_EXT_UNIT_SIZE,
     decode_unit,
-    is_ext_addr,
-    real_offset,
 )
 from reput.store.state.storecheckpoint import StoreCheckpoint
+from reput.upkeep.entryfields import ENTRY_DTYPES, Fields, entry_fields, ext_unit_fields
 
 DIRECTORY_KINDS = (*QUEUE_DIRECTORIES, INDEX_DIRECTORY)
 """Directories of a store that are derived from its log."""
 KINDS = (*DIRECTORY_KINDS, STORE_CHECKPOINT_FILE)
 
 _BLOCK_SIZE = 1 << 20
-
-Fields = dict[str, int | str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +208,11 @@ def _seek(fd: int, position: int, what: int, end: int) -> int:
 
 Entry = tuple[str, Fields | None, Fields | None]
 """The last fields of a StoreDifference: entry, left, right."""
-Describe = Callable[[PairReader, int, int], Entry]
-"""(reader, byte at which the file starts, byte in it that differs) -> the entry there."""
 
 
 def _compare_queues(
     reader: PairReader, kind: str, left: Path, right: Path, topics: Collection[str] | None
 ) -> Iterator[StoreDifference | None]:
-    describe = _DESCRIBE[kind]
     on_left, on_right = (
         {key: None for key in list_queues(root) if topics is None or key.topic in topics}
         for root in (left, right)
@@ -230,7 +222,7 @@ def _compare_queues(
         there = (f"{left}/{place}", f"{right}/{place}")
         entry: Entry | None
         if key in on_left and key in on_right:
-            entry = _compare_files(reader, *there, describe)
+            entry = _compare_files(reader, kind, *there)
         elif key in on_left:
             entry = "queue", {"files": len(_file_names(there[0], is_mapped_file_name))}, None
         else:
@@ -238,9 +230,9 @@ def _compare_queues(
         yield StoreDifference(kind, place, *entry) if entry else None
 
 
-def _compare_files(reader: PairReader, left: str, right: str, describe: Describe) -> Entry | None:
+def _compare_files(reader: PairReader, kind: str, left: str, right: str) -> Entry | None:
     on_left, on_right = (_file_names(directory, is_mapped_file_name) for directory in (left, right))
-    if on_left != on_right and describe is _describe_unit:
+    if on_left != on_right and kind == CONSUME_QUEUE_DIRECTORY:
         on_left, on_right = _without_spare(left, on_left), _without_spare(right, on_right)
     if on_left and on_right and on_left != on_right:
         sizes = [Path(left, on_left[0]).stat().st_size, Path(right, on_right[0]).stat().st_size]
@@ -255,7 +247,7 @@ def _compare_files(reader: PairReader, left: str, right: str, describe: Describe
         end = reader.take(f"{left}/{name}", f"{right}/{name}")
         at = reader.first_difference(0, end)
         if at is not None:
-            return describe(reader, int(name), at)
+            return _describe_unit(reader, kind, int(name), at)
     return None
 
 
@@ -278,42 +270,23 @@ def _file_names(directory: str, is_ours: Callable[[str], bool]) -> list[str]:
         )
 
 
-def unit_fields(data: bytes, dtype: np.dtype[np.void]) -> Fields | None:
-    """Return the fields of an entry's bytes, a unit's ext address as the ext offset; None for bytes
-    that were never written."""
-    if not any(data):
-        return None
-    unit = np.frombuffer(data, dtype)[0]
-    fields: Fields = {name: int(unit[name]) for name in dtype.names or ()}
-    if dtype == UNIT_DTYPE and is_ext_addr(tags_code := int(unit["tags_code"])):
-        del fields["tags_code"]
-        fields["ext_offset"] = real_offset(tags_code)
-    return fields
-
-
-def _fields(
-    reader: PairReader, side: int, position: int, dtype: np.dtype[np.void]
-) -> Fields | None:
-    """Return the fields at a position; None where nothing was ever written."""
-    return unit_fields(reader.data(side, position, dtype.itemsize), dtype)
-
-
 def _both(
     reader: PairReader, position: int, dtype: np.dtype[np.void]
 ) -> tuple[Fields | None, Fields | None]:
-    return _fields(reader, 0, position, dtype), _fields(reader, 1, position, dtype)
+    """Return the fields at a position in both files; None where nothing was ever written."""
+    left, right = (
+        entry_fields(reader.data(side, position, dtype.itemsize), dtype) for side in range(2)
+    )
+    return left, right
 
 
-def _describe_unit(reader: PairReader, start: int, at: int) -> Entry:
-    index = at // UNIT_DTYPE.itemsize
-    sides = _both(reader, index * UNIT_DTYPE.itemsize, UNIT_DTYPE)
-    return f"unit {start // UNIT_DTYPE.itemsize + index}", *sides
-
-
-def _describe_batch_unit(reader: PairReader, start: int, at: int) -> Entry:
-    size = BATCH_UNIT_DTYPE.itemsize
-    sides = _both(reader, at // size * size, BATCH_UNIT_DTYPE)
-    return f"unit {(start + at) // size}", *sides
+def _describe_unit(reader: PairReader, kind: str, start: int, at: int) -> Entry:
+    """Describe the unit at a byte that differs, of the file that starts at byte ``start``."""
+    if kind == CONSUME_QUEUE_EXT_DIRECTORY:
+        return _describe_ext_unit(reader, start, at)
+    dtype = ENTRY_DTYPES[kind]
+    position = at - at % dtype.itemsize
+    return f"unit {(start + position) // dtype.itemsize}", *_both(reader, position, dtype)
 
 
 def _describe_ext_unit(reader: PairReader, start: int, at: int) -> Entry:
@@ -332,21 +305,7 @@ def _ext_fields(reader: PairReader, side: int, position: int) -> Fields | None:
     if size == 0:
         return None
     unit = decode_unit(reader.data(side, position, max(size, MIN_EXT_UNIT_SIZE)), 0)
-    if unit is None:
-        return {"size": size}
-    return {
-        "size": size,
-        "tags_code": unit.tags_code,
-        "msg_store_time": unit.msg_store_time,
-        "bit_map": (unit.bit_map or b"").hex(),
-    }
-
-
-_DESCRIBE: dict[str, Describe] = {
-    CONSUME_QUEUE_DIRECTORY: _describe_unit,
-    CONSUME_QUEUE_EXT_DIRECTORY: _describe_ext_unit,
-    BATCH_CONSUME_QUEUE_DIRECTORY: _describe_batch_unit,
-}
+    return {"size": size} if unit is None else ext_unit_fields(unit)
 
 
 def _compare_indexes(

@@ -40,7 +40,8 @@ from reput.store.queue.kinds import QueueKind
 from reput.store.queue.mappedfilequeue import data_end
 from reput.store.runs.dispatch import Run
 from reput.store.state.watermark import read_watermark
-from reput.upkeep.compare import Fields, PairReader, unit_fields
+from reput.upkeep.compare import PairReader
+from reput.upkeep.entryfields import Fields, entry_fields
 
 LOOK_SECONDS = 1.0
 """Time between two looks at a queue in which the broker lags or may be writing."""
@@ -344,8 +345,8 @@ class Shadow:
             queue.compared // theirs.unit_size,
             offset_to_file_name(start),
             position - start,
-            unit_fields(_unit(ours, queue.compared), dtype) if is_ours else None,
-            unit_fields(unit, dtype),
+            entry_fields(_unit(ours, queue.compared), dtype) if is_ours else None,
+            entry_fields(unit, dtype),
         )
 
     def _should_be_ours(self, unit: bytes) -> bool:

@@ -15,18 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.store import fsops
-from reput.store.log.commitlog import offset_to_file_name
 from reput.store.queue.consumequeue import (
     PRE_BLANK_SIZE,
     QueueFiles,
-    QueueKey,
 )
 from reput.store.queue.unsynced import UnsyncedFiles
-from reput.upkeep.verify.asfound import FilesAsFound
+from reput.upkeep.verify.comparedfiles import ComparedFiles
 from reput.upkeep.verify.difference import (
     Damage,
-    Difference,
-    Differences,
     Extent,
     LogRange,
     stretches,
@@ -36,43 +32,33 @@ _NOWHERE = 1 << 63
 _UNITS_AT_ONCE = 1 << 8
 
 
-class ComparedQueue(FilesAsFound, QueueFiles):
+class ComparedQueue(ComparedFiles, QueueFiles):
     """The files of one queue as they are; it writes only to heal."""
 
     writable: type[QueueFiles]
     """The class of files that can write, for healing."""
-    directory_name: str
 
     def __init__(
         self, directory: Path, file_size: int, log: LogRange, first: NDArray[np.void] | None
     ) -> None:
         """``first`` holds the queue's first units in the log; None without one."""
-        super().__init__(directory, file_size)
-        self.key = QueueKey(directory.parent.name, int(directory.name))
+        super().__init__(directory, file_size, log)
         self.compared = 0
         """Number of units compared."""
         self.unseen = 0
         """Number of units of messages in damaged ranges."""
-        self._differences = Differences()
-        self._log = log
         self.anchor = None if first is None else self._find_first(first)
         """Byte position of the first message in the log; None where it is the queue's first, or no
         unit shows it."""
         self._begin: int | None = None
         self._end = 0
-        self._strays: list[int] = []
-        self._wrong_sizes: list[int] = []
-        self._missing: set[int] = set()
-        """Starts of files that are missing and must exist."""
         self._gone_end = 0
         """End of the units that are of messages before the log's start."""
         self._is_emptied = False
         """The queue has lost every file, and the log every message of it."""
 
-    @property
-    def differences(self) -> list[Difference]:
-        """Return all differences so far."""
-        return self._differences.items
+    def _entry_at(self, position: int) -> int:
+        return position // self.unit_size
 
     def _find_first(self, first: NDArray[np.void]) -> int | None:
         """Return the byte position of the queue's first sound message in the log, by the existing
@@ -166,40 +152,14 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         starts = (position + wrong * self.unit_size) // self.file_size * self.file_size
         is_missing = ~np.isin(starts, self.starts)
         for start in np.unique(starts[is_missing]).tolist():
-            if start not in self._missing:
-                self._missing.add(start)
-                at = int(np.searchsorted(starts, start))
-                self._note(
-                    Damage.MISSING, position + int(wrong[at]) * self.unit_size, 0,
-                    None, (self.file_size,), int(offsets[at]),
-                )  # fmt: skip
+            at = int(np.searchsorted(starts, start))
+            self._note_missing(position + int(wrong[at]) * self.unit_size, int(offsets[at]))
         for first, last in stretches(wrong[~is_missing]):
-            offset = int(offsets[np.searchsorted(wrong, first)])
             self._note(
-                Damage.UNIT, position + first * self.unit_size, last - first,
-                actual[first], expected[first], offset,
+                Damage.UNIT, position + first * self.unit_size,
+                int(offsets[np.searchsorted(wrong, first)]), count=last - first,
+                found=actual[first].item(), expected=expected[first].item(),
             )  # fmt: skip
-
-    def _note(
-        self,
-        damage: Damage,
-        position: int,
-        count: int,
-        actual: Iterable[int] | None,
-        expected: Iterable[int] | None = None,
-        physical_offset: int | None = None,
-    ) -> None:
-        is_aligned = damage is not Damage.FILE
-        start = position // self.file_size * self.file_size if is_aligned else position
-        self._differences.add(
-            Difference(
-                self.directory_name, damage, self._file_path(start),
-                position - start, self.key.topic, self.key.queue_id, position // self.unit_size,
-                count, physical_offset,
-                None if expected is None else tuple(int(value) for value in expected),
-                None if actual is None else tuple(int(value) for value in actual),
-            )
-        )  # fmt: skip
 
     def finish(self) -> None:
         """Check the parts that were not compared: files, expired units, and bytes after the last
@@ -209,15 +169,13 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         if not self.sizes and self._begin is None and self._log.start:
             self._is_emptied = self._has_traces() and self._log.is_whole()
         if self._is_emptied:
-            self._note(Damage.MISSING, 0, 0, None, (self.file_size,))
-        for start, size in sorted(self.sizes.items()):
-            belongs = start % self.file_size == 0 and first < start + self.file_size
-            if not belongs or (start >= end and not self._goes_on(start, end)):
-                self._strays.append(start)
-                self._note(Damage.FILE, start, 0, (size,))
-            elif size != self.file_size:
-                self._wrong_sizes.append(start)
-                self._note(Damage.FILE_SIZE, start, 0, (size,), (self.file_size,))
+            self._note_missing(0)
+
+        def belongs(start: int) -> bool:
+            is_inside = start % self.file_size == 0 and first < start + self.file_size
+            return is_inside and (start < end or self._goes_on(start, end))
+
+        self._note_files(belongs)
         newest_gone = -1
         for start in self.starts:
             is_compared = begin <= start and start + self.file_size <= end
@@ -240,11 +198,6 @@ class ComparedQueue(FilesAsFound, QueueFiles):
             size = min(self._gone_end - start, self.file_size)
             if size > 0:
                 yield self._file_path(start), 0, size
-
-    def _file_path(self, start: int) -> str:
-        """Return the path of a file below the output."""
-        name = offset_to_file_name(start)
-        return f"{self.directory_name}/{self.key.relative_path}/{name}"
 
     def _has_traces(self) -> bool:
         """Return whether a queue without a file had one: a queue keeps its last file, or is removed
@@ -291,7 +244,8 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         self, damage: Damage, start: int, units: NDArray[np.void], wrong: NDArray[np.bool_]
     ) -> None:
         for low, high in stretches(np.flatnonzero(wrong)):
-            self._note(damage, start + low * self.unit_size, high - low, units[low])
+            position = start + low * self.unit_size
+            self._note(damage, position, count=high - low, found=units[low].item())
 
     def _bounds(self) -> tuple[int, int, int]:
         """Return byte positions: the first file that belongs, the first unit of a message in the
@@ -335,15 +289,15 @@ class ComparedQueue(FilesAsFound, QueueFiles):
         """Heal damage that costs no message: restore file sizes, remove files that do not belong,
         write units of some gone message where the real ones are unknown, and drop a queue that has
         lost everything. Raises OutputError, SyncError."""
-        self.heal_files(self._strays, self._wrong_sizes)
+        self._heal_files()
         files = self.writable(self.directory, self.file_size)
         unsynced = UnsyncedFiles()
-        for difference in self._differences.items:
+        for difference in self._own.items:
             if difference.damage is Damage.EXPIRED:
                 gone = self._gone_unit(files, difference.entry).tobytes() * difference.count
                 unsynced.add(files.write(difference.entry * self.unit_size, gone, root))
         unsynced.sync()
-        strays = self._positions(self._differences.entries(Damage.STRAY))
+        strays = self._positions(self._own.entries(Damage.STRAY))
         files.clear_from(min(strays, default=_NOWHERE))
         if self._is_emptied or (self._strays and set(self._strays) == set(self.sizes)):
             # an empty directory would be taken for a queue that has lost its files

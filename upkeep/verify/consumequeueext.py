@@ -7,7 +7,6 @@ arrives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.store.files import CONSUME_QUEUE_EXT_DIRECTORY
-from reput.store.log.commitlog import offset_to_file_name
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.consumequeueext import (
     END_BLANK_DATA_LENGTH,
@@ -33,8 +31,9 @@ from reput.store.queue.consumequeueext import (
 )
 from reput.store.queue.unsynced import UnsyncedFiles
 from reput.store.runs.dispatch import Run
-from reput.upkeep.verify.asfound import FilesAsFound
-from reput.upkeep.verify.difference import Damage, Difference, Differences, LogRange
+from reput.upkeep.entryfields import ext_unit_fields
+from reput.upkeep.verify.comparedfiles import ComparedFiles
+from reput.upkeep.verify.difference import Damage, LogRange
 
 _UNITS_AT_ONCE = 1 << 15
 _REAL_OFFSET = (1 << 63) - 1
@@ -55,19 +54,19 @@ class _Expected:
         maps = None if self.bit_maps is None else self.bit_maps[at]
         return _Expected(self.units[at], self.details[at], maps)
 
-    def fields(self, index: int) -> tuple[int | str, ...]:
-        """Return the fields that the ext unit of one message must hold."""
-        return _fields(
-            ExtUnit(
-                int(self.units["tags_code"][index]),
-                int(self.details["store_timestamp"][index]),
-                None if self.bit_maps is None else self.bit_maps[index].tobytes(),
-            )
+    def unit(self, index: int) -> ExtUnit:
+        """Return the ext unit that one message must have."""
+        return ExtUnit(
+            int(self.units["tags_code"][index]),
+            int(self.details["store_timestamp"][index]),
+            None if self.bit_maps is None else self.bit_maps[index].tobytes(),
         )
 
 
-class ComparedExt(FilesAsFound):
+class ComparedExt(ComparedFiles):
     """The ext files of one queue as they are; it writes only to heal."""
+
+    directory_name = CONSUME_QUEUE_EXT_DIRECTORY
 
     def __init__(
         self,
@@ -81,10 +80,7 @@ class ComparedExt(FilesAsFound):
     ) -> None:
         """``is_on`` says that every message after the first with a unit has one; ``bit_maps`` says
         whether runs have those that ext units must have, otherwise any bit map is accepted."""
-        super().__init__(output / CONSUME_QUEUE_EXT_DIRECTORY / key.relative_path, file_size)
-        self.key = key
-        self._differences = Differences()
-        self._log = log
+        super().__init__(output / self.directory_name / key.relative_path, file_size, log)
         self._is_on = is_on
         self._has_bit_maps = bit_maps
         self._expected: _Expected | None = None
@@ -97,21 +93,12 @@ class ComparedExt(FilesAsFound):
         self._has_units = False
         """An address has been seen; from there on every message has one."""
         self._first_plain: tuple[int, int] | None = None
-        """(queue offset, physical offset) of the first message without one."""
+        """(physical offset, queue offset) of the first message without one."""
         self._before: int | None = None
         """Address of the last unit of a message that is gone; None where it is not known."""
         self._is_start_checked = False
-        self._strays: list[int] = []
-        self._wrong_sizes: list[int] = []
-        self._missing: set[int] = set()
-        """Starts of files that are missing and must exist."""
         self._broken: list[tuple[int, int]] = []
         """Ranges [from, to) of damaged units of messages that are gone."""
-
-    @property
-    def differences(self) -> list[Difference]:
-        """Return all differences so far."""
-        return self._differences.items
 
     def expect(self, run: Run, first: int, last: int) -> None:
         """Take the content that the next units must have: that of messages [first, last)."""
@@ -170,9 +157,8 @@ class ComparedExt(FilesAsFound):
         for index in np.flatnonzero(placement.addresses != NO_ADDRESS):
             offset = int(placement.addresses[index]) & _REAL_OFFSET
             if offset - offset % self.file_size not in self.sizes:
-                self._note_missing(
-                    offset, queue_offset + int(at[index]), int(messages.units["offset"][index])
-                )
+                physical_offset = int(messages.units["offset"][index])
+                self._note_missing(offset, physical_offset, queue_offset + int(at[index]))
 
     def _fits(self, expected: _Expected) -> bool:
         """Return whether a file can hold their ext units; otherwise units keep their tagsCodes."""
@@ -200,12 +186,13 @@ class ComparedExt(FilesAsFound):
         before = np.flatnonzero(plain[: addresses[0]] if len(addresses) else plain)
         if len(before) and self._first_plain is None:
             offset = int(expected.units["offset"][before[0]])
-            self._first_plain = queue_offset + int(before[0]), offset
+            self._first_plain = offset, queue_offset + int(before[0])
         if len(addresses):
             is_right[np.flatnonzero(plain[addresses[0] :]) + addresses[0]] = False
             begins = int(codes[addresses[0]]) & _REAL_OFFSET == 0
             if self._first_plain is not None and not begins and self._log.start == 0:
-                self._note(Damage.UNIT, 0, *self._first_plain)
+                offset, entry = self._first_plain
+                self._note(Damage.UNIT, 0, offset, entry=entry, count=1)
 
     def _compare(
         self, offsets: NDArray[np.int64], expected: _Expected, entries: NDArray[np.intp]
@@ -326,48 +313,20 @@ class ComparedExt(FilesAsFound):
 
     def _break(self, begin: int, end: int) -> None:
         self._broken.append((begin, end))
-        self._note(Damage.EXPIRED, begin, actual=(end - begin,))
+        self._note(Damage.EXPIRED, begin, found=(end - begin,))
 
     def _note_unit(self, offset: int, expected: _Expected, index: int, entry: int) -> None:
         start = offset - offset % self.file_size
         physical_offset = int(expected.units["offset"][index])
         if start not in self.sizes:
-            self._note_missing(offset, entry, physical_offset)
+            self._note_missing(offset, physical_offset, entry)
             return
         size = min(MAX_EXT_UNIT_SIZE, start + self.file_size - offset)
         unit = decode_unit(self.bytes_at(offset, size).tobytes(), 0)
         self._note(
-            Damage.UNIT, offset, entry, physical_offset,
-            None if unit is None else _fields(unit), expected.fields(index),
-        )  # fmt: skip
-
-    def _note_missing(self, offset: int, entry: int, physical_offset: int) -> None:
-        start = offset - offset % self.file_size
-        if start not in self._missing:
-            self._missing.add(start)
-            self._note(Damage.MISSING, offset, entry, physical_offset, expected=(self.file_size,))
-
-    def _note(
-        self,
-        damage: Damage,
-        offset: int,
-        entry: int = 0,
-        physical_offset: int | None = None,
-        actual: Iterable[int | str] | None = None,
-        expected: Iterable[int | str] | None = None,
-    ) -> None:
-        is_file = damage in (Damage.FILE, Damage.FILE_SIZE)
-        start = offset if is_file else offset - offset % self.file_size
-        path = (
-            f"{CONSUME_QUEUE_EXT_DIRECTORY}/{self.key.relative_path}/{offset_to_file_name(start)}"
-        )
-        self._differences.add(
-            Difference(
-                CONSUME_QUEUE_EXT_DIRECTORY, damage, path, offset - start, self.key.topic,
-                self.key.queue_id, entry, int(damage is Damage.UNIT), physical_offset,
-                None if expected is None else tuple(expected),
-                None if actual is None else tuple(actual),
-            )
+            Damage.UNIT, offset, physical_offset, entry=entry, count=1,
+            found=None if unit is None else tuple(ext_unit_fields(unit).values()),
+            expected=tuple(ext_unit_fields(expected.unit(index)).values()),
         )  # fmt: skip
 
     def finish(self) -> None:
@@ -377,15 +336,9 @@ class ComparedExt(FilesAsFound):
         beyond = {start for start in self.sizes if last is not None and start > last}
         if (beyond or rest) and not self._log.is_whole():
             beyond, rest = set(), 0
-        for start, size in sorted(self.sizes.items()):
-            if start % self.file_size or start in beyond:
-                self._strays.append(start)
-                self._note(Damage.FILE, start, actual=(size,))
-            elif size != self.file_size:
-                self._wrong_sizes.append(start)
-                self._note(Damage.FILE_SIZE, start, actual=(size,), expected=(self.file_size,))
+        self._note_files(lambda start: start % self.file_size == 0 and start not in beyond)
         if rest:
-            self._note(Damage.STRAY, at, actual=(rest,))
+            self._note(Damage.STRAY, at, found=(rest,))
 
     def _rest(self, last: int | None) -> tuple[int, int]:
         """Return where the units end in the file at ``last``, the last one, and how many bytes that
@@ -411,7 +364,7 @@ class ComparedExt(FilesAsFound):
 
     def remove_strays(self, root: Path) -> None:
         """Heal damage that costs no message. Raises OutputError, SyncError."""
-        self.heal_files(self._strays, self._wrong_sizes)
+        self._heal_files()
         files = ConsumeQueueExtFiles(self.directory, self.file_size)
         unsynced = UnsyncedFiles()
         for begin, end in self._broken:
@@ -423,13 +376,9 @@ class ComparedExt(FilesAsFound):
                 unsynced.add(files.write_pieces([(at, _gone_unit(size))], root))
                 at += size
         unsynced.sync()
-        for difference in self._differences.items:
+        for difference in self.differences:
             if difference.damage is Damage.STRAY:
                 files.clear_from(int(Path(difference.path).name) + difference.position)
-
-
-def _fields(unit: ExtUnit) -> tuple[int | str, ...]:
-    return unit.size, unit.tags_code, unit.msg_store_time, (unit.bit_map or b"").hex()
 
 
 def _gone_unit(size: int) -> bytes:
