@@ -249,6 +249,11 @@ class StoreSettings:
         size: int = getattr(self, FILE_SIZE_FIELDS[directory])
         return size
 
+    @property
+    def builds_bit_maps(self) -> bool:
+        """Whether ext units get the bit maps of filters."""
+        return self.enable_consume_queue_ext and self.enable_calc_filter_bit_map
+
     def with_commit_log_file_size(self, size: int | None) -> StoreSettings:
         """These settings with the size of a flag; None keeps the size."""
         return self if size is None else replace(self, mapped_file_size_commit_log=size)

@@ -56,7 +56,7 @@ class Indexes:
             index=settings.builds_index,
             index_tags=settings.builds_index and settings.index_tags,
             details=settings.enable_consume_queue_ext,
-            bit_maps=settings.enable_consume_queue_ext and settings.enable_calc_filter_bit_map,
+            bit_maps=settings.builds_bit_maps,
             multi_dispatch=settings.enable_multi_dispatch,
             lmq=settings.enable_multi_dispatch and settings.enable_lmq,
         )

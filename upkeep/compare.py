@@ -39,11 +39,7 @@ from reput.store.index.indexfile import (
 )
 from reput.store.log.commitlog import is_mapped_file_name
 from reput.store.queue.consumequeue import UNIT_DTYPE, list_queues
-from reput.store.queue.consumequeueext import (
-    EXT_SIZE,
-    MIN_EXT_UNIT_SIZE,
-    decode_unit,
-)
+from reput.store.queue.consumequeueext import EXT_SIZE, MIN_EXT_UNIT_SIZE, decode_unit
 from reput.store.state.storecheckpoint import StoreCheckpoint
 from reput.upkeep.entryfields import ENTRY_DTYPES, Fields, entry_fields, ext_unit_fields
 

@@ -3,12 +3,12 @@ queue offset."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reput.store.config import StoreSettings
 from reput.store.files import BATCH_CONSUME_QUEUE_DIRECTORY
 from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles, checked_file_size
 from reput.store.queue.consumequeue import QueueFiles
@@ -70,17 +70,11 @@ class BatchConsumeQueueVerifier(QueueVerifier[ComparedBatchQueue]):
     is_of_batch_topics = True
 
     def __init__(
-        self,
-        output: Path,
-        file_size: int,
-        ledger: Ledger,
-        log: LogRange,
-        topic_begins: Mapping[str, int] | None = None,
+        self, output: Path, settings: StoreSettings, log: LogRange, ledger: Ledger
     ) -> None:
-        """Raises QueueFileError where no file has ``file_size`` bytes, UsageError where none
-        can."""
-        file_size = checked_file_size(file_size)
-        super().__init__(output, ComparedBatchQueue, file_size, log, ledger, topic_begins)
+        """Raises QueueFileError where no file has the settings' size, UsageError where none can."""
+        file_size = checked_file_size(settings.mapper_file_size_batch_consume_queue)
+        super().__init__(output, settings, log, ledger, ComparedBatchQueue, file_size)
 
     def _open(self, directory: Path, first: Run | None) -> ComparedBatchQueue:
         own = None

@@ -8,54 +8,24 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reput.store import fsops
-from reput.store.queue.consumequeue import (
-    PRE_BLANK_SIZE,
-    QueueFiles,
-)
+from reput.store.queue.consumequeue import PRE_BLANK_SIZE, QueueFiles
 from reput.store.queue.unsynced import UnsyncedFiles
 from reput.upkeep.verify.comparedfiles import ComparedFiles
-from reput.upkeep.verify.difference import (
-    Damage,
-    Extent,
-    LogRange,
-    stretches,
-)
+from reput.upkeep.verify.difference import Damage, Extent, LogRange, stretches
 
 _NOWHERE = 1 << 63
 _UNITS_AT_ONCE = 1 << 8
 
 
-class ComparedQueue(ComparedFiles, QueueFiles):
-    """The files of one queue as they are; it writes only to heal."""
-
-    writable: type[QueueFiles]
-    """The class of files that can write, for healing."""
-
-    def __init__(
-        self, directory: Path, file_size: int, log: LogRange, first: NDArray[np.void] | None
-    ) -> None:
-        """``first`` holds the queue's first units in the log; None without one."""
-        super().__init__(directory, file_size, log)
-        self.compared = 0
-        """Number of units compared."""
-        self.unseen = 0
-        """Number of units of messages in damaged ranges."""
-        self.anchor = None if first is None else self._find_first(first)
-        """Byte position of the first message in the log; None where it is the queue's first, or no
-        unit shows it."""
-        self._begin: int | None = None
-        self._end = 0
-        self._gone_end = 0
-        """End of the units that are of messages before the log's start."""
-        self._is_emptied = False
-        """The queue has lost every file, and the log every message of it."""
+class FoundQueue(ComparedFiles, QueueFiles):
+    """The units of one queue as they are, by the places of their messages."""
 
     def _entry_at(self, position: int) -> int:
         return position // self.unit_size
@@ -82,24 +52,16 @@ class ComparedQueue(ComparedFiles, QueueFiles):
     def _first_index(self, voted: int) -> int:
         return voted
 
-    def pass_damaged(self) -> None:
-        """Go on after the units of messages in damaged ranges of the log."""
-        if self._begin is None:
-            return
-        end = self._damaged_end(self._end, is_first=False)
-        if end > self._end:
-            self.unseen += (end - self._end) // self.unit_size
-            self._end = end
-            self._go_on(end, *self._message_before(end))
-
-    @abstractmethod
-    def _go_on(self, position: int, physical_offset: int, size: int) -> None:
-        """Let the next message belong at a position, after the unit of such a message."""
-
     def _message_before(self, position: int) -> tuple[int, int]:
         """Physical offset and size that the unit before a position has."""
         unit = self.bytes_at(position - self.unit_size, self.unit_size).view(self.UNIT_DTYPE)[0]
         return int(unit["offset"]), int(unit["size"])
+
+    def last_gone(self, position: int) -> tuple[int, int] | None:
+        """Physical offset and size of the message of the unit before a position; None where that
+        cannot be a message before the log's first byte."""
+        offset, size = self._message_before(position)
+        return (offset, size) if offset >= 0 and 0 < size <= self._log.start - offset else None
 
     def _damaged_end(self, position: int, *, is_first: bool) -> int:
         """Return the end of the units from a byte on that are of messages in damaged ranges; blanks
@@ -114,11 +76,93 @@ class ComparedQueue(ComparedFiles, QueueFiles):
             position += count * self.unit_size
         return position
 
-    def last_gone(self, position: int) -> tuple[int, int] | None:
-        """Physical offset and size of the message of the unit before a position; None where that
-        cannot be a message before the log's first byte."""
-        offset, size = self._message_before(position)
-        return (offset, size) if offset >= 0 and 0 < size <= self._log.start - offset else None
+    def _expired_end(self) -> int:
+        """Return the end of the last unit of a queue that has no message in the log."""
+        for start in reversed(self.starts):
+            units = self._units(start)
+            used = np.flatnonzero((units != np.zeros(1, self.UNIT_DTYPE)) & ~self._is_live(units))
+            if len(used):
+                return start + (int(used[-1]) + 1) * self.unit_size
+        return 0
+
+    def _units(self, start: int, least: int = 0) -> NDArray[np.void]:
+        """Return the units of a file, from at least ``least`` bytes; without the zeros at its end
+        that the file system reports as a hole."""
+        end = min(max(self.used_bytes(start), least), self.file_size)
+        size = -(-end // self.unit_size) * self.unit_size
+        return self.bytes_at(start, size).view(self.UNIT_DTYPE)
+
+    def _are_gone(self, units: NDArray[np.void], newest: int) -> tuple[NDArray[np.bool_], int]:
+        """Return which units may be of messages before the log's first byte, and the highest of
+        their offsets; ``newest`` is that of the units before them. Offsets must not fall: a search
+        for the queue's end would stop there."""
+        offsets, sizes = units["offset"], units["size"].astype(np.int64)
+        # a difference cannot overflow, whatever stands there
+        is_gone = (sizes > 0) & (offsets >= 0) & (offsets <= self._log.start - sizes)
+        is_real = is_gone & (sizes != PRE_BLANK_SIZE)
+        before = np.maximum.accumulate(np.where(is_real, offsets, newest).clip(newest))
+        is_gone &= ~is_real | (offsets == before)
+        return is_gone, int(before[-1]) if len(before) else newest
+
+    def _are_blank(self, units: NDArray[np.void], *, is_first: bool) -> NDArray[np.bool_]:  # noqa: ARG002
+        return np.zeros(len(units), np.bool_)
+
+    def _are_ahead(self, start: int, units: NDArray[np.void]) -> NDArray[np.bool_]:  # noqa: ARG002
+        """Return which units of the file at ``start`` may have been written for messages beyond the
+        watermark, or follow from damaged ranges of the log."""
+        return self._is_live(units) | self._are_damaged(units)
+
+    def _are_damaged(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
+        """Return which units are of messages in damaged ranges of the log."""
+        return self._log.are_damaged(units["offset"], units["size"].astype(np.int64))
+
+    def _is_live(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
+        """Return which units belong to messages beyond the watermark, and will be written anew."""
+        offsets, sizes = units["offset"], units["size"].astype(np.int64)
+        is_beyond = np.asarray((offsets >= self._log.end) & (sizes > 0))
+        if is_beyond.any():
+            self._log.reaches(int(offsets[is_beyond].max()) + 1)
+        return is_beyond & (offsets <= self._log.sealed_end - sizes)
+
+
+class ComparedQueue(FoundQueue):
+    """One queue that is compared; it writes only to heal."""
+
+    writable: type[QueueFiles]
+    """The class of files that can write, for healing."""
+
+    def __init__(
+        self, directory: Path, file_size: int, log: LogRange, first: NDArray[np.void] | None
+    ) -> None:
+        """``first`` holds the queue's first units in the log; None without one."""
+        super().__init__(directory, file_size, log)
+        self.compared = 0
+        """Number of units compared."""
+        self.unseen = 0
+        """Number of units of messages in damaged ranges."""
+        self.anchor = None if first is None else self._find_first(first)
+        """Byte position of the first message in the log; None where it is the queue's first, or no
+        unit shows it."""
+        self._begin: int | None = None
+        self._end = 0
+        self._gone_end = 0
+        """End of the units that are of messages before the log's start."""
+        self._is_emptied = False
+        """The queue has lost every file, and the log every message of it."""
+
+    def pass_damaged(self) -> None:
+        """Go on after the units of messages in damaged ranges of the log."""
+        if self._begin is None:
+            return
+        end = self._damaged_end(self._end, is_first=False)
+        if end > self._end:
+            self.unseen += (end - self._end) // self.unit_size
+            self._end = end
+            self._go_on(end, *self._message_before(end))
+
+    @abstractmethod
+    def _go_on(self, position: int, physical_offset: int, size: int) -> None:
+        """Let the next message belong at a position, after the unit of such a message."""
 
     def compare_at(self, position: int, data: bytes | memoryview) -> None:
         """Compare the bytes of units that belong at a position."""
@@ -204,30 +248,6 @@ class ComparedQueue(ComparedFiles, QueueFiles):
         as a whole."""
         return self.directory.is_dir()
 
-    def _are_gone(self, units: NDArray[np.void], newest: int) -> tuple[NDArray[np.bool_], int]:
-        """Return which units may be of messages before the log's first byte, and the highest of
-        their offsets; ``newest`` is that of the units before them. Offsets must not fall: a search
-        for the queue's end would stop there."""
-        offsets, sizes = units["offset"], units["size"].astype(np.int64)
-        # a difference cannot overflow, whatever stands there
-        is_gone = (sizes > 0) & (offsets >= 0) & (offsets <= self._log.start - sizes)
-        is_real = is_gone & (sizes != PRE_BLANK_SIZE)
-        before = np.maximum.accumulate(np.where(is_real, offsets, newest).clip(newest))
-        is_gone &= ~is_real | (offsets == before)
-        return is_gone, int(before[-1]) if len(before) else newest
-
-    def _are_blank(self, units: NDArray[np.void], *, is_first: bool) -> NDArray[np.bool_]:  # noqa: ARG002
-        return np.zeros(len(units), np.bool_)
-
-    def _are_ahead(self, start: int, units: NDArray[np.void]) -> NDArray[np.bool_]:  # noqa: ARG002
-        """Return which units of the file at ``start`` may have been written for messages beyond the
-        watermark, or follow from damaged ranges of the log."""
-        return self._is_live(units) | self._are_damaged(units)
-
-    def _are_damaged(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Return which units are of messages in damaged ranges of the log."""
-        return self._log.are_damaged(units["offset"], units["size"].astype(np.int64))
-
     def _goes_on(self, start: int, end: int) -> bool:
         """Return whether a file after the last unit follows the previous one, and has units of
         messages beyond the watermark, or none at all, where RocketMQ created it for a message that
@@ -261,30 +281,6 @@ class ComparedQueue(ComparedFiles, QueueFiles):
             first -= self.file_size
         return first, begin, end
 
-    def _expired_end(self) -> int:
-        """Return the end of the last unit of a queue that has no message in the log."""
-        for start in reversed(self.starts):
-            units = self._units(start)
-            used = np.flatnonzero((units != np.zeros(1, self.UNIT_DTYPE)) & ~self._is_live(units))
-            if len(used):
-                return start + (int(used[-1]) + 1) * self.unit_size
-        return 0
-
-    def _units(self, start: int, least: int = 0) -> NDArray[np.void]:
-        """Return the units of a file, from at least ``least`` bytes; without the zeros at its end
-        that the file system reports as a hole."""
-        end = min(max(self.used_bytes(start), least), self.file_size)
-        size = -(-end // self.unit_size) * self.unit_size
-        return self.bytes_at(start, size).view(self.UNIT_DTYPE)
-
-    def _is_live(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Return which units belong to messages beyond the watermark, and will be written anew."""
-        offsets, sizes = units["offset"], units["size"].astype(np.int64)
-        is_beyond = np.asarray((offsets >= self._log.end) & (sizes > 0))
-        if is_beyond.any():
-            self._log.reaches(int(offsets[is_beyond].max()) + 1)
-        return is_beyond & (offsets <= self._log.sealed_end - sizes)
-
     def remove_strays(self, root: Path) -> None:
         """Heal damage that costs no message: restore file sizes, remove files that do not belong,
         write units of some gone message where the real ones are unknown, and drop a queue that has
@@ -297,8 +293,8 @@ class ComparedQueue(ComparedFiles, QueueFiles):
                 gone = self._gone_unit(files, difference.entry).tobytes() * difference.count
                 unsynced.add(files.write(difference.entry * self.unit_size, gone, root))
         unsynced.sync()
-        strays = self._positions(self._own.entries(Damage.STRAY))
-        files.clear_from(min(strays, default=_NOWHERE))
+        strays = (one.entry for one in self._own.items if one.damage is Damage.STRAY)
+        files.clear_from(min(strays, default=_NOWHERE) * self.unit_size)
         if self._is_emptied or (self._strays and set(self._strays) == set(self.sizes)):
             # an empty directory would be taken for a queue that has lost its files
             fsops.remove_directory(self.directory)
@@ -316,13 +312,9 @@ class ComparedQueue(ComparedFiles, QueueFiles):
     def cut(self) -> None:
         """Cut the queue at its first wrong unit that the log can provide again. Raises OutputError,
         SyncError."""
-        positions = self._positions(
-            difference.entry for difference in self.differences if difference.is_lost
-        )
-        if positions:
+        lost = [difference.entry for difference in self.differences if difference.is_lost]
+        if lost:
+            position = min(lost) * self.unit_size
             files = self.writable(self.directory, self.file_size)
             # without a message left, the rest is blank and the queue begins anew
-            files.clear_from(min(positions) if files.last_unit(min(positions)) else 0)
-
-    def _positions(self, entries: Iterable[int]) -> list[int]:
-        return [entry * self.unit_size for entry in entries]
+            files.clear_from(position if files.last_unit(position) else 0)

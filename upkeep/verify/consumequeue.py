@@ -3,7 +3,7 @@ cut without the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.sinks.index.consumequeueext import QueueExt
-from reput.store.config import OnQueueGap
+from reput.store.config import OnQueueGap, StoreSettings
 from reput.store.files import CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY
 from reput.store.queue.consumequeue import (
     CQ_STORE_UNIT_SIZE,
@@ -166,44 +166,29 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
     def __init__(
         self,
         output: Path,
-        file_size: int,
-        ledger: Ledger,
+        settings: StoreSettings,
         log: LogRange,
-        on_queue_gap: OnQueueGap = OnQueueGap.ROCKETMQ,
-        *,
+        ledger: Ledger,
         queue_offset_at: Callable[[QueueKey, int, int], int | None],
-        ext_file_size: int | None = None,
-        ext_is_on: bool = False,
-        bit_maps: bool = False,
-        topic_begins: Mapping[str, int] | None = None,
     ) -> None:
-        """``on_queue_gap`` is the setting with which the queues were built; ``queue_offset_at``
-        reads the offset in a queue of the record at (physical offset, size); ``ext_file_size`` is
-        None where there is no ext, otherwise runs need details; ``ext_is_on`` says whether the ext
-        is still built; ``bit_maps`` says whether runs have those that ext units must have.
-
-        Raises QueueFileError where no file has ``file_size`` bytes, which is not damage.
-        """
-        super().__init__(output, ComparedConsumeQueue, file_size, log, ledger, topic_begins)
+        """``queue_offset_at`` reads the offset in a queue of the record at (physical offset, size).
+        Runs need details where there is an ext. Raises QueueFileError where no file has the
+        settings' size, which is not damage."""
+        file_size = settings.mapped_file_size_consume_queue
+        super().__init__(output, settings, log, ledger, ComparedConsumeQueue, file_size)
         # no queue begins anew: what the log has lost is not compared
-        self._rules = PlacingRules(file_size, on_queue_gap)
+        self._rules = PlacingRules(file_size, settings.on_queue_gap)
         self._queue_offset_at = queue_offset_at
-        self._ext_file_size = ext_file_size
-        self._ext_is_on = ext_is_on
-        self._bit_maps = bit_maps
-        self._blank_gaps = on_queue_gap is OnQueueGap.BLANK
+        ext = output / CONSUME_QUEUE_EXT_DIRECTORY
+        self._has_ext = settings.enable_consume_queue_ext or ext.is_dir()
 
     def _open(self, directory: Path, first: Run | None) -> ComparedConsumeQueue:
-        ext = None
-        if self._ext_file_size is not None:
-            key = QueueKey(directory.parent.name, int(directory.name))
-            ext = ComparedExt(
-                self._output, key, self._ext_file_size, self._log,
-                is_on=self._ext_is_on, bit_maps=self._bit_maps,
-            )  # fmt: skip
+        key = QueueKey(directory.parent.name, int(directory.name))
         return ComparedConsumeQueue(
-            directory, self._file_size, self._log, first, ext, blank_gaps=self._blank_gaps
-        )
+            directory, self._file_size, self._log, first,
+            ComparedExt(self._output, key, self._settings, self._log) if self._has_ext else None,
+            blank_gaps=self._settings.on_queue_gap is OnQueueGap.BLANK,
+        )  # fmt: skip
 
     def _compare_queue(self, queue: ComparedConsumeQueue | None, runs: list[Run]) -> None:
         for run in joined(runs):
@@ -226,7 +211,7 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
 
     def _keys(self) -> Iterable[QueueKey]:
         yield from list_queues(self._root)
-        if self._ext_file_size is not None:
+        if self._has_ext:
             yield from list_queues(self._output / CONSUME_QUEUE_EXT_DIRECTORY)
 
     def cut(self) -> None:
@@ -235,6 +220,7 @@ class ConsumeQueueVerifier(QueueVerifier[ComparedConsumeQueue]):
         super().cut()
         for files in self._by_key():
             has_lost_units = any(difference.is_lost for difference in files.differences)
-            if self._ext_file_size is not None and has_lost_units:
+            if self._has_ext and has_lost_units:
                 queue = ConsumeQueueFiles(files.directory, self._file_size)
-                QueueExt(self._output, files.key, self._ext_file_size, queue, queue.find_end(None))
+                size = self._settings.mapped_file_size_consume_queue_ext
+                QueueExt(self._output, files.key, size, queue, queue.find_end(None))

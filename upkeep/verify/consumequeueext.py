@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from reput.store.config import StoreSettings
 from reput.store.files import CONSUME_QUEUE_EXT_DIRECTORY
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.consumequeueext import (
@@ -68,21 +69,13 @@ class ComparedExt(ComparedFiles):
 
     directory_name = CONSUME_QUEUE_EXT_DIRECTORY
 
-    def __init__(
-        self,
-        output: Path,
-        key: QueueKey,
-        file_size: int,
-        log: LogRange,
-        *,
-        is_on: bool,
-        bit_maps: bool,
-    ) -> None:
-        """``is_on`` says that every message after the first with a unit has one; ``bit_maps`` says
-        whether runs have those that ext units must have, otherwise any bit map is accepted."""
-        super().__init__(output / self.directory_name / key.relative_path, file_size, log)
-        self._is_on = is_on
-        self._has_bit_maps = bit_maps
+    def __init__(self, output: Path, key: QueueKey, settings: StoreSettings, log: LogRange) -> None:
+        directory = output / self.directory_name / key.relative_path
+        super().__init__(directory, settings.mapped_file_size_consume_queue_ext, log)
+        self._is_on = settings.enable_consume_queue_ext
+        """Every message after the first with a unit has one."""
+        self._has_bit_maps = settings.builds_bit_maps
+        """Runs have those that ext units must have; otherwise any bit map is accepted."""
         self._expected: _Expected | None = None
         self._place: int | None = 0 if log.start == 0 else None
         """Address after the last unit; None where it is not known."""

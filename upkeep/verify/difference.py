@@ -100,10 +100,6 @@ class Differences:
         else:
             self.items.append(difference)
 
-    def entries(self, damage: Damage) -> list[int]:
-        """Return the entries with such damage."""
-        return [difference.entry for difference in self.items if difference.damage is damage]
-
 
 def _goes_on(last: Difference, following: Difference) -> bool:
     # an index file restarts its count of entries, while a queue counts across its files

@@ -8,12 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from reput.checkpoints.agreement import Built
-from reput.store.files import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_EXT_DIRECTORY,
-    STATE_DIRECTORY,
-    WATERMARK_FILE,
-)
+from reput.store.files import BATCH_CONSUME_QUEUE_DIRECTORY, STATE_DIRECTORY, WATERMARK_FILE
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange
 from reput.store.log.record import SIZE_MAGIC_LENGTH
@@ -55,8 +50,9 @@ class LogComparison:
         seal: Seal | None,
     ) -> None:
         """``seal`` holds, and no message before its end is read."""
+        settings, output = built.settings, built.output
         self.built = built
-        self.state = built.output / STATE_DIRECTORY
+        self.state = output / STATE_DIRECTORY
         self.log = log
         self.scope = replace(scope, damaged=[])
         self.read = self.scope if seal is None else replace(self.scope, start=seal.end)
@@ -64,10 +60,14 @@ class LogComparison:
         self.watermark = watermark
         self._seal = seal
         self.ledger = ComparedLedger(self.state)
-        self._batch_topics = find_batch_topics(built.settings.root, built.output)
+        self._batch_topics = find_batch_topics(settings.root, output)
         begin = None if watermark is None or watermark.index_begin < 0 else watermark.index_begin
-        self.verifiers: list[Verifier] = [*self._queue_verifiers()]
-        self.index = IndexVerifier(built.output, built.settings, self.read, begin)
+        queue_offset_at = partial(unit_queue_offset, log, settings.enable_lmq)
+        place = output, settings, self.read, self.ledger
+        self.verifiers: list[Verifier] = [ConsumeQueueVerifier(*place, queue_offset_at)]
+        if self._batch_topics or (output / BATCH_CONSUME_QUEUE_DIRECTORY).is_dir():
+            self.verifiers.append(BatchConsumeQueueVerifier(*place))
+        self.index = IndexVerifier(output, settings, self.read, begin)
         self.verifiers.append(self.index)
         self.differences: list[Difference] = []
         self.newest_store_timestamp = 0
@@ -75,34 +75,11 @@ class LogComparison:
         self.store_checkpoint: StoreCheckpoint | None = None
         """The content to write where the checkpoint is wrong."""
 
-    @property
-    def _has_bit_maps(self) -> bool:
-        settings = self.built.settings
-        return settings.enable_consume_queue_ext and settings.enable_calc_filter_bit_map
-
-    def _queue_verifiers(self) -> Iterator[Verifier]:
-        settings, output = self.built.settings, self.built.output
-        is_on = settings.enable_consume_queue_ext
-        has_ext = is_on or (output / CONSUME_QUEUE_EXT_DIRECTORY).is_dir()
-        yield ConsumeQueueVerifier(
-            output, settings.mapped_file_size_consume_queue, self.ledger, self.read,
-            settings.on_queue_gap,
-            queue_offset_at=partial(unit_queue_offset, self.log, settings.enable_lmq),
-            ext_is_on=is_on, bit_maps=self._has_bit_maps,
-            ext_file_size=settings.mapped_file_size_consume_queue_ext if has_ext else None,
-            topic_begins=settings.topic_begins,
-        )  # fmt: skip
-        if self._batch_topics or (output / BATCH_CONSUME_QUEUE_DIRECTORY).is_dir():
-            yield BatchConsumeQueueVerifier(
-                output, settings.mapper_file_size_batch_consume_queue, self.ledger, self.read,
-                settings.topic_begins,
-            )  # fmt: skip
-
     def compare(self, show: Callable[[ReadProgress], None]) -> None:
         """Read the log once, then check everything that it does not cover."""
         settings, part = self.built.settings, self.read
         bit_maps = None
-        if self._has_bit_maps:
+        if settings.builds_bit_maps:
             # most stores have no filters, and need no Arrow
             from reput.sources.bitmaps import BitMaps  # noqa: PLC0415
 

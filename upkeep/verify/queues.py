@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from reput.store.config import StoreSettings
 from reput.store.errors import QueueFileError
-from reput.store.queue.consumequeue import (
-    QueueFiles,
-    QueueKey,
-    list_queues,
-    topic_directory,
-)
+from reput.store.queue.consumequeue import QueueFiles, QueueKey, list_queues, topic_directory
 from reput.store.runs.dispatch import DispatchBatch, Run
 from reput.store.state.ledger import Ledger, LedgerEntry
 from reput.upkeep.verify.comparedqueue import ComparedQueue
-from reput.upkeep.verify.difference import (
-    Counts,
-    Difference,
-    Extent,
-    LogRange,
-    first_offset,
-)
+from reput.upkeep.verify.difference import Counts, Difference, Extent, LogRange, first_offset
 
 Compared = TypeVar("Compared", bound=ComparedQueue)
 
@@ -36,20 +26,20 @@ class QueueVerifier(ABC, Generic[Compared]):
     def __init__(
         self,
         output: Path,
-        compared: type[Compared],
-        file_size: int,
+        settings: StoreSettings,
         log: LogRange,
         ledger: Ledger,
-        topic_begins: Mapping[str, int] | None,
+        compared: type[Compared],
+        file_size: int,
     ) -> None:
-        """``ledger`` is only read; ``topic_begins`` as for the writers. Raises QueueFileError where
-        no file has ``file_size`` bytes, which is not damage."""
+        """``settings`` are those with which the queues were built. Raises QueueFileError where no
+        file has ``file_size`` bytes, which is not damage."""
         self._output = output
-        self._root = output / compared.directory_name
-        self._file_size = file_size
+        self._settings = settings
         self._log = log
         self._ledger = ledger
-        self._topic_begins = topic_begins
+        self._root = output / compared.directory_name
+        self._file_size = file_size
         self._queues: dict[QueueKey, Compared] = {}
         self._check_file_size(compared.writable)
 
@@ -70,7 +60,7 @@ class QueueVerifier(ABC, Generic[Compared]):
 
     def compare(self, batch: DispatchBatch) -> None:
         """Compare the next batch of the log. Raises QueueGapError."""
-        for (topic, queue_id), runs in batch.runs_by_queue(self._topic_begins).items():
+        for (topic, queue_id), runs in batch.runs_by_queue(self._settings.topic_begins).items():
             if (topic in batch.batch_topics) is not self.is_of_batch_topics:
                 continue
             name = topic_directory(topic) if queue_id >= 0 else None

@@ -21,20 +21,20 @@ from reput.upkeep.verify.logcomparison import LogComparison
 from reput.upkeep.verify.positions import heal_store_checkpoint, rewrite_watermark
 
 
-def heal(found: LogComparison) -> None:
+def heal(comparison: LogComparison) -> None:
     """Heal all that a comparison has found. Raises OutputError, SyncError."""
-    output, state, lowered = found.built.output, found.state, found.replay_from
+    output, state, lowered = comparison.built.output, comparison.state, comparison.replay_from
     drop_ends(state)
-    for verifier in found.verifiers:
+    for verifier in comparison.verifiers:
         verifier.remove_strays()
-    kinds = {difference.kind for difference in found.differences}
-    if found.store_checkpoint is not None:
-        heal_store_checkpoint(output, found.store_checkpoint)
-    if found.ledger.path.name in kinds:
-        found.ledger.heal()
+    kinds = {difference.kind for difference in comparison.differences}
+    if comparison.store_checkpoint is not None:
+        heal_store_checkpoint(output, comparison.store_checkpoint)
+    if comparison.ledger.path.name in kinds:
+        comparison.ledger.heal()
     if lowered is not None:
         lower_logics_physical_offset(output, lowered)
-    watermark = found.watermark or _new_watermark(found)
+    watermark = comparison.watermark or _new_watermark(comparison)
     if lowered is not None:
         watermark = watermark.moved_to(lowered)
     # if a kill comes before everything is cut, the next start must clear what lies beyond the
@@ -45,18 +45,18 @@ def heal(found: LogComparison) -> None:
         fsops.replace_file(abort, b"")
     if lowered is not None or WATERMARK_FILE in kinds:
         rewrite_watermark(state, replace(watermark, epoch=watermark.epoch + 1))
-    for verifier in found.verifiers:
+    for verifier in comparison.verifiers:
         verifier.cut()
     if lowered is not None and not was_cut_short:
         fsops.unlink(abort)
 
 
-def _new_watermark(found: LogComparison) -> Watermark:
+def _new_watermark(comparison: LogComparison) -> Watermark:
     """Return the watermark that was lost: the files hold the entries that were compared."""
-    last = found.last_record_offset
+    last = comparison.last_record_offset
     return Watermark(
-        new_store_id(), found.scope.end,
-        last_record_offset=last, last_record_crc=fingerprint(found.log, last),
-        last_store_timestamp=found.newest_store_timestamp,
-        index_begin=-1 if found.index.begin is None else found.index.begin,
+        new_store_id(), comparison.scope.end,
+        last_record_offset=last, last_record_crc=fingerprint(comparison.log, last),
+        last_store_timestamp=comparison.newest_store_timestamp,
+        index_begin=-1 if comparison.index.begin is None else comparison.index.begin,
     )  # fmt: skip

@@ -125,15 +125,15 @@ def verify(
     return verdict
 
 
-def _verification(found: LogComparison) -> Verification:
+def _verification(comparison: LogComparison) -> Verification:
     return Verification(
-        log_start=found.scope.start,
-        seal_end=found.read.start,
-        log_end=found.scope.end,
-        differences=tuple(found.differences),
-        damage=tuple(LogDamage.of(found.log, bad) for bad in found.scope.damaged),
-        replay_from=found.replay_from,
-        **found.counts._asdict(),
+        log_start=comparison.scope.start,
+        seal_end=comparison.read.start,
+        log_end=comparison.scope.end,
+        differences=tuple(comparison.differences),
+        damage=tuple(LogDamage.of(comparison.log, bad) for bad in comparison.scope.damaged),
+        replay_from=comparison.replay_from,
+        **comparison.counts._asdict(),
     )
 
 
