@@ -60,8 +60,11 @@ class IndexVerifier:
 
     def compare(self, batch: DispatchBatch) -> None:
         """Compare the keys of the next batch."""
+        if self.begin is None:
+            return
         for entries in batch.index_entries:
-            self._put(entries)
+            first = int(np.searchsorted(entries.offsets, self.begin))
+            self._put(_part(entries, first, len(entries.offsets)))
 
     def pass_damaged(self) -> None:
         """Take the next entries as they are, those of messages in damaged ranges of the log."""
@@ -86,20 +89,16 @@ class IndexVerifier:
             self._last_message = _last_message(entries)
 
     def _put(self, entries: IndexEntries) -> None:
-        if self.begin is None:
-            return
-        first = int(np.searchsorted(entries.offsets, self.begin))
-        if first < len(entries.offsets) and not self._current.is_begun:
+        if len(entries.offsets) and not self._current.is_begun:
             self._begin_file(IndexHeader())
-        while first < len(entries.offsets):
-            rest = _part(entries, first, len(entries.offsets))
-            last = first + self._count_before_repetition(rest)
-            self._put_entries(_part(entries, first, last))
-            if last > first:
-                self._last_message = _last_message(_part(entries, first, last))
-            if last < len(entries.offsets):
+        while len(entries.offsets):
+            count = self._count_before_repetition(entries)
+            if count:
+                own, entries = _part(entries, 0, count), _part(entries, count, len(entries.offsets))
+                self._put_entries(own)
+                self._last_message = _last_message(own)
+            if len(entries.offsets):
                 self._put_entries(self._last_message)
-            first = last
 
     def _put_entries(self, entries: IndexEntries) -> None:
         first = 0
