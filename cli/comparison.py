@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from reput.cli.printer import Record
 from reput.upkeep.compare import Comparison, StoreDifference
-from reput.upkeep.entryfields import Fields
+from reput.upkeep.entryfields import fields_text
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
@@ -31,10 +31,3 @@ def difference_records(
             sides,
             True,
         )
-
-
-def fields_text(fields: Fields | None) -> str:
-    """Return an entry's fields as one side has them; ``nothing`` for None."""
-    if fields is None:
-        return "nothing"
-    return ", ".join(f"{name} {value}" for name, value in fields.items())

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from reput.cli import options, texts
-from reput.cli.comparison import fields_text
 from reput.cli.printer import Part, Record, Result, Table, printed
 from reput.cli.run import Checkpoint, Latency, MaxBytesPerTrigger, Once, dispatch, open_store
 from reput.store.errors import UsageError
@@ -18,6 +17,7 @@ from reput.streaming.config import (
     DEFAULT_MAX_BYTES_PER_TRIGGER,
     DispatcherConfig,
 )
+from reput.upkeep.entryfields import fields_text
 from reput.upkeep.shadow import Shadow, ShadowResult
 
 

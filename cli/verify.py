@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from reput.cli import options, render, severalstores, texts
-from reput.cli.comparison import fields_text
 from reput.cli.printer import Part, Record, Result, printed
 from reput.store.commandline import command_line
 from reput.store.config import NO_PROPERTY_FILE, StoreSettings
 from reput.store.errors import ReputError, UsageError
 from reput.store.files import STATE_DIRECTORY, WATERMARK_FILE
 from reput.store.state.built import settings_of
-from reput.upkeep.entryfields import ENTRY_DTYPES
+from reput.upkeep.entryfields import ENTRY_DTYPES, fields_text
 from reput.upkeep.verify.difference import Damage, Difference
 from reput.upkeep.verify.logdamage import damage_advice
 from reput.upkeep.verify.repairplan import planned_changes

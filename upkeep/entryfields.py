@@ -46,3 +46,10 @@ def ext_unit_fields(unit: ExtUnit) -> Fields:
         "msg_store_time": unit.msg_store_time,
         "bit_map": (unit.bit_map or b"").hex(),
     }
+
+
+def fields_text(fields: Fields | None) -> str:
+    """Return an entry's fields as one side has them; ``nothing`` for None."""
+    if fields is None:
+        return "nothing"
+    return ", ".join(f"{name} {value}" for name, value in fields.items())
