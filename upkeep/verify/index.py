@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.store.config import StoreSettings
-from reput.store.index.indexfile import INDEX_HEADER_SIZE, IndexHeader, IndexLayout
+from reput.store.index.indexfile import INDEX_HEADER_SIZE, IndexHeader
 from reput.store.runs.dispatch import DispatchBatch, IndexEntries
 from reput.upkeep.verify.comparedindex import ComparedIndex
 from reput.upkeep.verify.difference import Counts, Difference, Extent, LogRange
@@ -33,7 +33,7 @@ class IndexVerifier:
         it is not known, which means from the first entry on. Where no index is built, nothing is
         compared. Raises IndexFileError where no file has the layout's size, which is not damage.
         """
-        self._layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
+        self._layout = settings.index_layout
         self._log = log
         self._files = FoundIndex(output, self._layout, is_built=settings.builds_index)
         self._current = ComparedIndex(self._files, log)

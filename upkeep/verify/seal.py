@@ -34,8 +34,6 @@ import numpy as np
 from reput.store import fsops, jsontext
 from reput.store.config import StoreSettings
 from reput.store.files import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
     INDEX_DIRECTORY,
     LEDGER_FILE,
     SEAL_FILE,
@@ -44,13 +42,10 @@ from reput.store.files import (
 from reput.store.filetimes import identity
 from reput.store.index.indexfile import END_TIMESTAMP_POSITION, IndexFiles, IndexHeader, IndexLayout
 from reput.store.log.commitlog import CommitLog
-from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles
 from reput.store.queue.consumequeue import (
     PRE_BLANK_SIZE,
-    ConsumeQueueFiles,
-    QueueFiles,
-    list_queues,
 )
+from reput.store.queue.kinds import QueueKind
 from reput.store.queue.mappedfilequeue import crc32_of
 from reput.store.state.built import named_settings
 from reput.store.state.ledger import read_entry
@@ -220,19 +215,9 @@ def make_seal(
         return None
     ledger = zlib.crc32(ledger_lines(output, end))
     read = {part.extent: part for part in former_seal.parts} if former_seal else {}
-    parts = [
-        *_queue_parts(
-            output, CONSUME_QUEUE_DIRECTORY, ConsumeQueueFiles,
-            settings.mapped_file_size_consume_queue, end, read,
-        ),
-        *_queue_parts(
-            output, BATCH_CONSUME_QUEUE_DIRECTORY, BatchConsumeQueueFiles,
-            settings.mapper_file_size_batch_consume_queue, end, read,
-        ),
-    ]  # fmt: skip
+    parts = [part for kind in QueueKind for part in _queue_parts(output, kind, settings, end, read)]
     if settings.builds_index:
-        layout = IndexLayout(settings.max_hash_slot_num, settings.max_index_num)
-        parts += _index_parts(output, layout, end, read)
+        parts += _index_parts(output, settings.index_layout, end, read)
     return Seal(end, named_settings(settings), files, ledger, tuple(parts))
 
 
@@ -256,18 +241,16 @@ def _log_files(log: CommitLog, end: int) -> tuple[SealedLogFile, ...]:
 
 def _queue_parts(
     output: Path,
-    kind: str,
-    files: type[QueueFiles],
-    file_size: int,
+    kind: QueueKind,
+    settings: StoreSettings,
     end: int,
     read: Mapping[Extent, SealedPart],
 ) -> Iterator[SealedPart]:
-    for key in list_queues(output / kind):
-        queue = files(output / kind / key.relative_path, file_size)
+    for _, queue in kind.each(output, settings):
         # blanks stay as long as the message after them
         position, newest = queue.find_end(end), end - 1
         for start in queue.starts:
-            size = min(position - start, file_size)
+            size = min(position - start, queue.file_size)
             if size <= 0:
                 break
             extent = str(queue.path(start).relative_to(output)), 0, size
