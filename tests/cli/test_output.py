@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -33,6 +34,21 @@ def test_errors_are_json_where_json_is_asked_for(tmp_path: Path, call: Call) -> 
         assert list(found) == ["time", "level", "event", "retriable"]
         assert found["level"] == "error"
         assert datetime.fromisoformat(found["time"]).tzinfo is not None
+
+
+@pytest.mark.parametrize("terminal", ["stdout", "stderr"])
+def test_a_note_has_a_time_where_stderr_is_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: str
+) -> None:
+    """People may read notes on a terminal while the answer goes to a file."""
+    render.set_up(as_json=False)
+    monkeypatch.setattr(getattr(sys, terminal), "isatty", lambda: True)
+    render.print_note("a note")
+    line = capsys.readouterr().err
+    if terminal == "stderr":
+        assert line == "reput: a note\n"
+    else:
+        assert re.fullmatch(r"[-0-9T:.]+Z info    a note\n", line)
 
 
 def test_json_is_utf_8_as_it_is_and_still_harmless(tmp_path: Path) -> None:

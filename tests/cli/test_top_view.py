@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -50,6 +51,15 @@ def test_rows_stay_where_they_are_while_rates_jitter(key: str) -> None:
     assert order(view, [81.0, 126.0, 500.0]) == ["T2", "T1", "T0"]
     view.press("r")
     assert order(view, [81.0, 126.0, 500.0]) == ["T0", "T1", "T2"]
+
+
+def test_queues_of_one_topic_stay_where_they_are_while_rates_jitter() -> None:
+    """Each has a rate of its own."""
+    view = TopView("x")
+    for rates in ((100.0, 95.0, 20.0), (81.0, 118.0, 19.0)):
+        queues = tuple(WatchedQueue("T", at, 0, 5, rate) for at, rate in enumerate(rates))
+        shown = lines(view, replace(reading(()), queues=queues))
+        assert [line.split()[1] for line in shown if line.startswith("T ")] == ["0", "1", "2"]
 
 
 def test_rates_that_are_unknown_are_left_out() -> None:

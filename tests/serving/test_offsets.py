@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -308,14 +309,13 @@ def test_commits_that_could_not_be_written_are_written_later(
     store: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No client has to commit them again, and a newer commit of the same queue counts."""
-    tries, write = list[Offsets](), ConsumerOffsetFile.write
-    committed, may_fail = threading.Event(), threading.Event()
+    begun, may_fail = SimpleQueue[Offsets](), threading.Semaphore(0)
+    write, failures = ConsumerOffsetFile.write, iter(range(2))
 
     def failing(file: ConsumerOffsetFile, commits: Offsets) -> None:
-        tries.append(commits)
-        if len(tries) == 1:
-            may_fail.set()
-            assert committed.wait(60)
+        if next(failures, None) is not None:
+            begun.put(commits)
+            assert may_fail.acquire(timeout=60)
             raise NoSpaceError("no space for the journal")
         write(file, commits)
 
@@ -323,11 +323,13 @@ def test_commits_that_could_not_be_written_are_written_later(
     monkeypatch.setattr(offsetwriter, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(offsetwriter, "REPLACE_SECONDS", 3600.0)
     with served(store, output) as port, Client(port) as client:
-        for queue_id in (0, 1):
-            assert client.ask(UPDATE, place(queue_id, commitOffset=1)).code == 0
-        assert may_fail.wait(60)
+        assert client.ask(UPDATE, place(0, commitOffset=1)).code == 0
+        assert begun.get(timeout=60) == {KEY: {0: 1}}
+        assert client.ask(UPDATE, place(1, commitOffset=1)).code == 0
+        may_fail.release()
+        assert begun.get(timeout=60) == {KEY: {0: 1, 1: 1}}
         assert client.ask(UPDATE, place(1, commitOffset=2)).code == 0
-        committed.set()
+        may_fail.release()
         await_committed(output, {0: 1, 1: 2})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import struct
 import threading
 from pathlib import Path
@@ -91,3 +92,22 @@ def test_a_queue_that_closes_up_is_named_and_blank_keeps_places(
     assert [places[offset] for offset in offsets if offset != LOST] == [
         physical for offset, physical in site.offsets if offset != LOST
     ]
+
+
+def test_queues_that_are_built_again_are_listed_as_they_are_then(tmp_path: Path) -> None:
+    """Retention has taken what lay before a gap, and somebody the queues: they begin at the gap's
+    other side, and the ledger lists none that is not there."""
+    site = Site(tmp_path)
+    site.put("Orders", range(5))
+    site.put("Other", range(100))
+    site.put("Orders", range(8, 10))
+    site.write()
+    site.output.start()
+    ledger = site.output.state / "quarantine.jsonl"
+    assert "queue offset 8 at position 5" in ledger.read_text()
+    site.expire(site.offsets[5][1])
+    shutil.rmtree(site.output.root / "consumequeue")
+    site.output.start()
+    fresh = site.fresh()
+    assert site.queue() == site.queue(fresh) != {}
+    assert ledger.read_text() == ""

@@ -184,6 +184,14 @@ def test_an_attribute_that_objects_lack_is_named(method: str, name: str) -> None
     assert line.startswith(f"pyspark 4.3.0 has no {name} by {method}: {GOING_ON}")
 
 
+@pytest.mark.parametrize("method", [method for method in OF_INSTANCES if method not in FUNCTIONS])
+def test_a_method_that_is_missing_is_named(method: str) -> None:
+    """With the first of the attributes that it would set."""
+    line = line_after(lambda: without(method))
+    name, *_ = OF_INSTANCES[method]
+    assert line.startswith(f"pyspark 4.3.0 has no {name} by {method}: {GOING_ON}")
+
+
 def test_the_installed_pyspark_is_as_expected(caplog: pytest.LogCaptureFixture) -> None:
     """Otherwise every run would be plain, and no test of the fast one would notice."""
     internals.check()

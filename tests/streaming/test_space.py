@@ -48,10 +48,15 @@ def test_operations_without_space_are_repeated(
     assert not (output / "reput" / "abort").exists()
 
 
-def test_a_batch_that_is_durable_counts(golden: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_replay", [False, True])
+def test_a_batch_that_is_durable_counts(
+    golden: Callable[[str], Path], tmp_path: Path, is_replay: bool
+) -> None:
     """RocketMQ's checkpoint file finds no space right after it; it is not written again."""
     store, output = golden("plain"), tmp_path / "output"
     open_for_writing, failed = fsops.open_for_writing, list[str]()
+    if is_replay:
+        dispatch(store, output)
 
     def full(path: str, *rest: Any) -> int:
         if Path(path).name == "checkpoint" and not failed:
@@ -59,10 +64,13 @@ def test_a_batch_that_is_durable_counts(golden: Callable[[str], Path], tmp_path:
             raise NoSpaceError(f"cannot size {path}: No space left on device")
         return open_for_writing(path, *rest)
 
+    replay_from = "earliest" if is_replay else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(space, "FIRST_PAUSE_SECONDS", 0.0)
         patch.setattr(fsops, "open_for_writing", full)
-        progress = dispatch(store, output, max_bytes_per_trigger=BATCH_BYTES)
+        progress = dispatch(
+            store, output, replay_from=replay_from, max_bytes_per_trigger=BATCH_BYTES
+        )
     again = dispatch(store, output, replay_from="earliest")
     assert failed
     assert progress.counts.messages == again.counts.messages
