@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from reput.store.errors import CommitLogError
+from reput.store.state.watermark import read_watermark
 from tests.support.derived_output import QUEUE_TREES, DerivedOutput
 from tests.support.golden import difference, tree
 from tests.support.grown_log import FILE_SIZE, GrownLog
@@ -144,3 +145,23 @@ def test_a_unit_in_whose_place_a_log_file_ends_is_cut(tmp_path: Path) -> None:
     fresh = DerivedOutput(store, tmp_path / "fresh")
     fresh.start()
     assert difference(output.root / "consumequeue", fresh.root / "consumequeue") == []
+
+
+def test_an_index_that_begins_where_the_queues_are_cut_is_no_index_yet(tmp_path: Path) -> None:
+    """The log lost the only message with a key: the index then is complete from the log's first
+    byte, as that of a fresh dispatch is."""
+    plain, store = PlainLog(FILE_SIZE), tmp_path / "store"
+    for number in range(20):
+        plain.append(topic=b"Orders", queue_id=0, queue_offset=number)
+    cut = plain.end
+    plain.append(topic=b"Orders", queue_id=0, queue_offset=20, properties=b"KEYS\x01k\x02")
+    plain.write(store / "commitlog")
+    (store / "broker.conf").write_text(f"mappedFileSizeCommitLog={FILE_SIZE}\n")
+    output = DerivedOutput(store, tmp_path / "output")
+    output.start()
+    shutil.rmtree(output.state)
+    plain.cut(cut)
+    plain.write(store / "commitlog")
+    assert f"from physical offset {cut} on" in "; ".join(output.start(adopt=True))
+    found = read_watermark(output.state)
+    assert found is not None and found.index_begin == 0
