@@ -84,7 +84,7 @@ def time_option_ms(name: str, text: str) -> int:
         return time.time_ns() // 1_000_000 - duration_option_ms(name, ago[0])
     try:
         moment = _moment(text)
-    except (ValueError, OSError, ZoneInfoNotFoundError) as error:
+    except (ValueError, OSError, OverflowError, ZoneInfoNotFoundError) as error:
         # what begins with a minus would be an option in an argument's place
         forms = TIME_FORMS if name.startswith("-") else TIME_FORMS.replace("-1h", "1h")
         raise UsageError(f"{name} is {text!r}; it must be one of {forms}") from error

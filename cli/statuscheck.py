@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from reput.cli import texts
 from reput.cli.printer import Result
-from reput.store.errors import ReputError
+from reput.store.errors import ReputError, error_of_store
 from reput.upkeep.watch.check import Problem, State, Thresholds, problems, worst
 from reput.upkeep.watch.status import OutputStatus
 
@@ -29,8 +29,8 @@ def check(look: Callable[[], Sequence[Checked]], limits: Thresholds) -> Result:
     state UNKNOWN as well."""
     try:
         outputs = look()
-    except ReputError as error:
-        outputs = [Checked("", error)]
+    except (ReputError, OSError) as error:
+        outputs = [Checked("", error_of_store(error))]
     every = [(output, problem) for output in outputs for problem in _problems(output, limits)]
     state = worst([problem.state for _, problem in every])
     every.sort(key=lambda pair: pair[1].state is not state)

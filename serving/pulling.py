@@ -33,7 +33,7 @@ from reput.serving.holds import Holds
 from reput.serving.offsets import ConsumerOffsets
 from reput.serving.queues import QueueName
 from reput.serving.topics import Topics
-from reput.store.errors import ReputError
+from reput.store.errors import ReputError, error_text
 
 logger = logging.getLogger("reput")
 
@@ -247,9 +247,9 @@ class Pulling:
             return
         try:
             answer = self._woken(pull)
-        except ReputError as error:
+        except (ReputError, OSError) as error:
             self._release(pull)
-            answer = pull.request.answer(ResponseCode.SYSTEM_ERROR, str(error))
+            answer = pull.request.answer(ResponseCode.SYSTEM_ERROR, error_text(error))
         if answer is not None:
             pull.connection.send(answer)
 
@@ -258,8 +258,8 @@ class Pulling:
         try:
             self._store.refresh()
             answer = self._answer(pull, self._look(pull, pull.offset))
-        except ReputError as error:
-            answer = pull.request.answer(ResponseCode.SYSTEM_ERROR, str(error))
+        except (ReputError, OSError) as error:
+            answer = pull.request.answer(ResponseCode.SYSTEM_ERROR, error_text(error))
         pull.connection.send(answer)
 
     async def _wake_grown(self, queues: Collection[QueueName] | None) -> None:
@@ -283,7 +283,7 @@ class Pulling:
             yield None
             try:
                 end = self._store.queue(*queue).max_offset()
-            except ReputError:
+            except (ReputError, OSError):
                 end = -1  # the pulls are woken and answer with the error
             waiting = self._pulls.get(queue, ())
             yield from [pull for pull in waiting if pull.queue_end != end or end < 0]

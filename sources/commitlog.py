@@ -435,7 +435,9 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
             raise CommitLogDataLossError(
                 "FOREIGN_OFFSET",
                 f"the checkpoint's offset {offset} is damaged or belongs to another store than "
-                f"{self._store_id} (a store that moved keeps its identity with option storeId)",
+                f"{self._store_id}",
+                "give a store that moved its former identity with option storeId, or begin anew "
+                "with a fresh checkpointLocation",
             )
         return position
 

@@ -375,7 +375,9 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         position = parse_position(json.dumps(offset))
         if position is None:
             raise CommitLogDataLossError(
-                "FOREIGN_OFFSET", f"the checkpoint's offset {offset} is no offset of queues"
+                "FOREIGN_OFFSET",
+                f"the checkpoint's offset {offset} is no offset of queues",
+                "begin anew with a fresh checkpointLocation",
             )
         return position
 

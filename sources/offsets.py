@@ -19,7 +19,7 @@ from reput.sources.lossreport import LossReport
 from reput.sources.options import EARLIEST, LATEST, SourceOptions
 from reput.store import fsops
 from reput.store.config import StoreSettings
-from reput.store.errors import CommitLogDataLossError, UsageError
+from reput.store.errors import CommitLogDataLossError, StoreError, UsageError
 from reput.store.files import COMMIT_LOG_DIRECTORY
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail, Window, walk
@@ -229,10 +229,13 @@ class PinnedStart(Generic[Start]):
 
     def read(self) -> Start | None:
         """Return the kept start; None where there is none yet. Raises UsageError for a damaged
-        file."""
+        file, StoreError for one that cannot be read."""
         if self._path is None or not self._path.exists():
             return None
-        start = self._parse(self._path.read_text("utf-8"))
+        try:
+            start = self._parse(self._path.read_text("utf-8", "replace"))
+        except OSError as error:
+            raise StoreError(f"cannot read {self._path}: {error.strerror}") from error
         if start is None:
             raise UsageError(f"{self._path} is damaged or another store's; remove it to begin anew")
         return start

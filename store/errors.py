@@ -78,18 +78,19 @@ class CommitLogError(StoreError):
     """The directory is not a readable commitlog; the message names the file."""
 
 
+REST_OF_THE_LOG = (
+    "set failOnDataLoss to false (`fail_on_data_loss=False`) to continue with the rest of the log"
+)
+
+
 class CommitLogDataLossError(CommitLogError):
     """Requested bytes are gone from the log (``COMMITLOG_DATA_LOSS.<case>``)."""
 
     details = ("case",)
 
-    def __init__(self, case: str, detail: str) -> None:
+    def __init__(self, case: str, detail: str, remedy: str = REST_OF_THE_LOG) -> None:
         self.case = case
-        super().__init__(
-            f"COMMITLOG_DATA_LOSS.{case}: {detail}; "
-            "set failOnDataLoss to false (`fail_on_data_loss=False`) to continue "
-            "with the rest of the log"
-        )
+        super().__init__(f"COMMITLOG_DATA_LOSS.{case}: {detail}; {remedy}")
 
 
 class CorruptRecordError(StoreError):
@@ -102,9 +103,9 @@ class CorruptRecordError(StoreError):
         self.physical_offset = physical_offset
         super().__init__(
             f"COMMITLOG_CORRUPT.{reason}: {path} at physical offset {physical_offset}, "
-            f"{end_physical_offset - physical_offset} bytes are no record; set "
-            "onCorrupt (`DispatcherConfig.fail_on_corrupt=False`) to quarantine "
-            "(`MessageStore.fail_on_data_loss=False`) to list the range and continue after it"
+            f"{end_physical_offset - physical_offset} bytes are no record; to "
+            "list the range and continue after it, set onCorrupt to quarantine "
+            "(`DispatcherConfig.fail_on_corrupt=False`; `MessageStore.fail_on_data_loss=False`)"
         )
 
 
@@ -153,6 +154,14 @@ class SyncError(OutputError):
     """fsync failed: the kernel may have dropped pages, so only a restart finds the true state."""
 
     retriable = False
+
+
+def error_of_store(error: ReputError | OSError) -> ReputError:
+    """The error of one of several stores, which ends what is done about it alone."""
+    if isinstance(error, ReputError):
+        return error
+    named = error.filename is not None
+    return StoreError(f"cannot use {error.filename}: {error.strerror}" if named else str(error))
 
 
 def error_text(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.datadirectories import check_target
+from reput.store.errors import UsageError
 from reput.store.files import ABORT_FILE, SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRECTORY
 from reput.store.follower import FollowerTarget
 from reput.store.log.commitlog import CommitLog
@@ -89,6 +91,8 @@ class DispatcherConfig:
         This is what a start checks first: it is cheap and changes nothing. Raises ReputError where
         the store cannot be read, and UsageError where a run would write among the data of a store.
         """
+        if self.store_id is not None and not re.fullmatch("[0-9a-f]{32}", self.store_id):
+            raise UsageError(f"store_id is {self.store_id!r}; it must be 32 hex digits")
         settings = self.given_settings()
         read_queue_types(settings.root)
         followed = [target.local_path for target in self.followers]

@@ -6,6 +6,7 @@ It needs no Spark, so that a test starts on what a power cut has left exactly as
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -67,7 +68,7 @@ def replay_offset(config: DispatcherConfig, log: CommitLog) -> int | None:
         return None
     if text == "earliest":
         return log.min_offset
-    if not (text.isascii() and text.isdigit()):
+    if not re.fullmatch("[0-9]{1,18}", text):
         raise UsageError(f"`replay_from=` is {text!r}; it must be earliest or a physical offset")
     return int(text)
 

@@ -179,7 +179,7 @@ class Supervisor:
         self._look_due = time.monotonic() + LOOK_SECONDS
         try:
             configs = self._find()
-        except ReputError as error:
+        except (ReputError, OSError) as error:
             if str(error) != self._said:
                 logger.error("no other stores are taken up: %s", error)
             self._said = str(error)

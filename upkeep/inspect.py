@@ -6,6 +6,7 @@ reader would stop.
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from reput.store.config import StoreSettings
 from reput.store.errors import NotFoundError, UsageError
 from reput.store.files import ABORT_FILE, SPARK_DIRECTORY, STATE_DIRECTORY
 from reput.store.log import properties
+from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import Window, walk
 from reput.store.log.record import (
     MAX_RECORD_LENGTH,
@@ -49,7 +51,11 @@ def describe_record(settings: StoreSettings, physical_offset: int) -> dict[str, 
 
     Raises UsageError for an offset outside the log, NotFoundError for one in a lost part of it.
     """
-    log = settings.open_log()
+    with closing(settings.open_log()) as log:
+        return _record_at(log, settings, physical_offset)
+
+
+def _record_at(log: CommitLog, settings: StoreSettings, physical_offset: int) -> dict[str, Any]:
     segment = log.segment_at(physical_offset)
     if segment is None:
         end = log.segments[-1].start + log.file_size if log.segments else 0
@@ -98,9 +104,16 @@ def describe_queue(
     Raises NotFoundError where there is no such queue, UsageError for an unknown topic and where the
     output does not belong to this log.
     """
-    log = settings.open_log()
-    watermark_of_output(output, settings.root, log)
     key = QueueKey(topic, queue_id)
+    with closing(settings.open_log()) as log:
+        watermark_of_output(output, settings.root, log)
+        return _units_of(output, key, settings, log, first, count)
+
+
+def _units_of(
+    output: Path, key: QueueKey, settings: StoreSettings, log: CommitLog, first: int, count: int
+) -> list[dict[str, Any]]:
+    topic, queue_id = key.topic, key.queue_id
     is_name = topic_directory(topic.encode("utf-8", "surrogateescape")) is not None
     kinds = [kind for kind in QueueKind if is_name and (output / kind / key.relative_path).is_dir()]
     if not kinds:

@@ -56,8 +56,8 @@ class Losses:
         fields: dict[str, object] = {"lost_bytes": lost, "damaged_bytes": damaged}
         for name, is_lost in (("lost", True), ("damaged", False)):
             ranges = [f"[{start}, {end})" for start, end in self._ranges(lost=is_lost)]
-            if more := len(ranges) - SHOWN_RANGES:
-                ranges[SHOWN_RANGES:] = [f"{more} more"] * (more > 0)
+            if (more := len(ranges) - SHOWN_RANGES) > 0:
+                ranges[SHOWN_RANGES:] = [f"{more} more"]
             if ranges:
                 fields[name] = ", ".join(ranges)
         logger.warning(

@@ -30,6 +30,8 @@ def broker_pid(root: Path) -> int | None:
     try:
         question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         answer = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, question))
+    except OSError:
+        return None  # a file system without locks, which whoever wants to take one is told of
     finally:
         os.close(fd)
     return None if answer[0] == fcntl.F_UNLCK else int(answer[4])

@@ -260,7 +260,7 @@ def damaged(ram_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("option", "advice", "others"),
     [
-        ("--on-corrupt", "set onCorrupt (run: --on-corrupt) to quarantine", ["quarantine"]),
+        ("--on-corrupt", "set onCorrupt to quarantine (run: --on-corrupt", ["quarantine"]),
         ("--on-queue-gap", "set --on-queue-gap to rocketmq or blank", ["rocketmq", "blank"]),
     ],
 )

@@ -19,7 +19,7 @@ import pytest
 from reput.checkpoints.ownership import Ownership
 from reput.checkpoints.swap import has_begun_swap
 from reput.cli.texts import human_bytes
-from reput.store.errors import StoreError
+from reput.store.errors import StoreError, UsageError
 from reput.streaming.config import DispatcherConfig
 from reput.upkeep.rebuild import rebuild
 from tests.cli.test_errors import assert_one_line
@@ -92,6 +92,7 @@ def test_what_a_start_refuses(site: Site, call: Call, golden: Callable[[str], Pa
     """With its line and exit code, and without waiting for what may come."""
     dry = ("run", site.output.store, "--output", site.output.root, "--dry-run")
     site.output.start()
+    assert_one_line(call(*dry, "--replay-from", "9" * 5000), 2, "it must be earliest or")
     with holder(lambda: Ownership(site.output.root).__enter__()) as pid:
         assert_one_line(call(*dry), 1, "another dispatcher (process ", str(pid))
     shutil.rmtree(site.output.state)
@@ -99,6 +100,9 @@ def test_what_a_start_refuses(site: Site, call: Call, golden: Callable[[str], Pa
     assert_one_line(call("run", site.output.root / "none", "--dry-run"), 1, "no directory")
     wrong = call(*dry, "--consume-queue-file-size", "x")
     assert_one_line(wrong, 2, "--consume-queue-file-size is 'x'; it must be")
+    config = DispatcherConfig(site.output.store, site.output.root, store_id="x")
+    with pytest.raises(UsageError, match="store_id is 'x'; it must be 32 hex digits"):
+        config.open_store()
     several = ("run", "--stores", f"{golden('plain').parent}/*", "--outputs", site.output.root)
     assert_one_line(call(*several, "--dry-run"), 2, "--dry-run is for one store")
 

@@ -148,8 +148,8 @@ def test_damage_names_the_options_of_all_that_stop_at_it() -> None:
     line = str(CorruptRecordError("/log/0", 12, 20, "BAD_MAGIC"))
     assert "--" not in line
     assert with_flags(line).endswith(
-        "8 bytes are no record; set onCorrupt (run: --on-corrupt) to quarantine (other commands: "
-        "leave out --fail-on-data-loss) to list the range and continue after it"
+        "8 bytes are no record; to list the range and continue after it, set onCorrupt to "
+        "quarantine (run: --on-corrupt; other commands: leave out --fail-on-data-loss)"
     )
 
 

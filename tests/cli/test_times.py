@@ -37,6 +37,24 @@ def test_local_time_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> N
     time.tzset()
 
 
+@pytest.mark.parametrize(
+    ("zone", "text"),
+    [("America/New_York", "9999-12-31T23:59 local"), ("Asia/Tokyo", "0001-01-01T00:00 local")],
+)
+def test_a_moment_that_no_clock_shows(
+    monkeypatch: pytest.MonkeyPatch, zone: str, text: str
+) -> None:
+    """In UTC it lies beyond the first or the last year."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        with pytest.raises(UsageError, match=r"--begin is .*it must be one of"):
+            time_option_ms("--begin", text)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 def test_seconds_are_taken_and_said_to_be_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     """A number of ten digits."""
     assert time_option_ms("--begin", "1769860800") == NOON_UTC

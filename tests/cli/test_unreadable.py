@@ -126,3 +126,24 @@ def test_a_number_that_no_offset_can_be(
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert said in line
+
+
+@pytest.mark.parametrize(
+    ("options", "code"), [(("status",), 1), (("status", "--check"), 3), (("verify",), 1)]
+)
+def test_one_of_several_stores_hides_no_other(
+    call: Call, built: DerivedOutput, tmp_path: Path, options: tuple[str, ...], code: int
+) -> None:
+    """Its error stands in its place."""
+    stores, outputs = tmp_path / "stores", tmp_path / "outputs"
+    for name in ("a", "b"):
+        shutil.copytree(built.store, stores / name)
+        shutil.copytree(built.root, outputs / name)
+    name = f"consumequeue/{TOPIC}/0/00000000000000000000"
+    with unreadable(outputs / "a" / name):
+        done = call(options[0], "--stores", f"{stores}/*", "--outputs", outputs, *options[1:])
+    assert done.returncode == code, done.stderr
+    assert f"{outputs}/a/{name}" in done.stdout + done.stderr
+    assert "Errno" not in done.stdout + done.stderr
+    assert "b" in done.stdout
+    assert "Traceback" not in done.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from reput.checkpoints.watermark import WatermarkFile
 from reput.readers.getranges import RangeReader
 from reput.readers.messagefilter import MessageFilter
+from reput.readers.queuereader import QueueReader
 from reput.serving import admission, arrivals, holds
 from reput.serving.admission import Admission
 from reput.serving.connection import Refused
@@ -217,6 +220,42 @@ def test_a_waiting_pull_learns_of_messages(
             live.append()
             answer = client.receive(timeout=60)
             assert (answer.code, answer.opaque) == (FOUND, opaque)
+
+
+@pytest.mark.parametrize("is_woken", [True, False])
+@pytest.mark.parametrize("method", ["max_offset", "get_ranges"])
+def test_a_queue_that_cannot_be_read_is_answered_with_the_error(
+    live: Live, monkeypatch: pytest.MonkeyPatch, method: str, is_woken: bool
+) -> None:
+    """The waiting pull learns of it, whether it is woken or its time is over, and the server goes
+    on: a later moment may do."""
+    looked = getattr(QueueReader, method)
+    is_damaged = False
+
+    def look(*arguments: Any, **more: Any) -> Any:
+        if is_damaged:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), "consumequeue/Topic/0")
+        return looked(*arguments, **more)
+
+    monkeypatch.setattr(QueueReader, method, look)
+    with served(live.small.root) as port, Client(port) as client:
+        time_ms = 60_000 if is_woken else 1000
+        opaque = client.send(PULL, pull(1, sysFlag=6, suspendTimeoutMillis=time_ms))
+        # requests are answered in their order: the pull waits
+        assert client.ask(14, {"consumerGroup": "g", "topic": "Topic", "queueId": 0}).code == 22
+        is_damaged = True
+        if is_woken:
+            live.append()
+        answer = client.receive(timeout=60)
+        is_damaged = False
+        assert answer.opaque == opaque
+        if is_woken and method == "max_offset":
+            # where the queue ends is unknown, and so the pull itself finds out
+            assert answer.code == FOUND
+        elif method == "get_ranges":
+            assert answer.code == 1
+            assert "Input/output error" in answer.header["remark"]
+        assert client.ask(PULL, pull(0)).code == FOUND
 
 
 def test_only_a_queue_that_has_grown_is_looked_at(

@@ -26,7 +26,7 @@ from reput.sources.commitlogoptions import CommitLogOptions
 from reput.sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueDataSource
 from reput.sources.queueoptions import ConsumeQueueOptions
 from reput.sources.schemas import rows_schema
-from reput.store.errors import CommitLogDataLossError, UsageError
+from reput.store.errors import CommitLogDataLossError, StoreError, UsageError
 from reput.store.log.record import Record
 from reput.store.state.logoffset import offset_json, parse_offset
 from reput.workload.appender import Appender
@@ -269,6 +269,25 @@ def test_pinned_start_does_not_move(golden: Callable[[str], Path], tmp_path: Pat
     assert stream_reader(store, startingOffsets="latest").initialOffset() != first
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 100_000, None])
+def test_a_pinned_start_that_is_none(
+    golden: Callable[[str], Path], tmp_path: Path, content: bytes | None
+) -> None:
+    """It is named, and nothing begins elsewhere; removed, the stream begins anew."""
+    store, pin = golden("plain"), tmp_path / "start"
+    if content is None:
+        pin.mkdir()
+    else:
+        pin.write_bytes(content)
+    kind = StoreError if content is None else UsageError
+    with pytest.raises(kind, match=f"{pin}.*(Is a directory|remove it to begin anew)"):
+        stream_reader(store, initialOffsetPath=str(pin)).initialOffset()
+    if content is not None:
+        pin.unlink()
+        reader = stream_reader(store, initialOffsetPath=str(pin), startingOffsets="earliest")
+        assert reader.initialOffset()["offset"] == 0
+
+
 def test_stream_reads_each_message_once_over_restarts(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -365,8 +384,14 @@ def test_checkpoints_of_earlier_versions_go_on(golden: Callable[[str], Path]) ->
     (store / "commitlog").rename(elsewhere)
     state_paths(store, [elsewhere])
     theirs = offset_json(place_id(elsewhere), 0)
-    with pytest.raises(CommitLogDataLossError, match=r"FOREIGN_OFFSET.*option storeId"):
+    with pytest.raises(CommitLogDataLossError, match=r"FOREIGN_OFFSET.*option storeId") as raised:
         stream_reader(store).latestOffset(theirs, ReadAllAvailable())
+    # it would not help
+    assert "failOnDataLoss" not in str(raised.value)
+    reader = stream_reader(store)
+    reader.prepareForTriggerAvailableNow()
+    fresh = reader.initialOffset()
+    assert reader.latestOffset(fresh, ReadAllAvailable())["offset"] == 1724243
     reader = stream_reader(store, storeId=theirs["store"])
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(theirs, ReadAllAvailable())["offset"] == 1724243

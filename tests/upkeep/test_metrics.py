@@ -373,6 +373,15 @@ def test_a_port_in_use_ends_the_run_and_frees_the_other(scene: Scene, call: Call
     assert not scene.output.exists()
 
 
+def test_an_address_that_cannot_be_one(scene: Scene, call: Call) -> None:
+    """An empty part of a name is none for IDNA."""
+    done = call(
+        "run", scene.store, "--output", scene.output, "--once", "--metrics-port", "a..b:9000"
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert "--metrics-port cannot listen at a..b:9000" in done.stderr
+
+
 @contextmanager
 def running(
     store: Path,

@@ -51,9 +51,9 @@ class MetricsServer:
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             self._listening = socket.create_server((host, port), family=family)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             line = f"`metrics_port=` cannot listen at {host}:{port}: {error}"
-            if error.errno in PASSING_ERRORS:
+            if isinstance(error, OSError) and error.errno in PASSING_ERRORS:
                 raise StoreError(line) from error
             raise UsageError(line) from error
         self.port = self._listening.getsockname()[1]
@@ -90,7 +90,6 @@ class MetricsServer:
                     logger.warning("the process that serves the metrics has ended: starting anew")
                     self._end()
                     self._start()
-                    continue
             self._stopping.wait(LOOK_SECONDS)
 
     def _start(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -155,3 +156,20 @@ def test_a_lock_file_that_cannot_be_made_is_an_output_error(
         enter(BrokerLock(tmp_path))
     assert open_files(tmp_path) == 0
     enter(BrokerLock(tmp_path))
+
+
+def test_a_file_system_without_locks_is_an_output_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as some mounts over a network: nobody can hold the lock, and nobody can take it."""
+
+    def refuse(*_: object) -> bytes:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    (tmp_path / "lock").write_bytes(b"lock")
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    assert broker_pid(tmp_path) is None
+    with pytest.raises(OutputError, match=f"lock {tmp_path}/lock: No locks available"):
+        enter(BrokerLock(tmp_path))
+    assert open_files(tmp_path) == 0
