@@ -44,7 +44,13 @@ record AdminCommand(String namesrv, String[] words, Protocol protocol) implement
         return null;
     }
 
+    /** What a command prints. Where the client could not send, the request was never asked. */
     private static String output(String[] words) throws Exception {
+        String text = printed(words);
+        return text.contains("RemotingSendRequestException") ? printed(words) : text;
+    }
+
+    private static String printed(String[] words) throws Exception {
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
         PrintStream out = System.out;
         PrintStream errors = System.err;
