@@ -293,7 +293,7 @@ class ComparedQueue(FoundQueue):
                 gone = self._gone_unit(files, difference.entry).tobytes() * difference.count
                 unsynced.add(files.write(difference.entry * self.unit_size, gone, root))
         unsynced.sync()
-        strays = (one.entry for one in self._own.items if one.damage is Damage.STRAY)
+        strays = (item.entry for item in self._own.items if item.damage is Damage.STRAY)
         files.clear_from(min(strays, default=_NOWHERE) * self.unit_size)
         if self._is_emptied or (self._strays and set(self._strays) == set(self.sizes)):
             # an empty directory would be taken for a queue that has lost its files

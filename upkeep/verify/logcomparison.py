@@ -199,7 +199,9 @@ class LogComparison:
     @property
     def counts(self) -> Counts:
         """The counts of all kinds of files."""
-        return Counts(*map(sum, zip(*(one.counts for one in self.verifiers), strict=True)))
+        return Counts(
+            *map(sum, zip(*(verifier.counts for verifier in self.verifiers), strict=True))
+        )
 
     @property
     def replay_from(self) -> int | None:
