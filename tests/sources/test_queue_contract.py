@@ -408,17 +408,6 @@ def test_files_that_go_after_the_plan(
     assert kept == rows[1000:]
 
 
-def test_an_offset_of_another_source(golden: Callable[[str], Path]) -> None:
-    """No setting helps but a fresh checkpoint."""
-    store = golden("plain")
-    with pytest.raises(CommitLogDataLossError, match=r"FOREIGN_OFFSET.*begin anew") as raised:
-        stream_reader(store).latestOffset({"offset": 7}, ReadAllAvailable())
-    assert "failOnDataLoss" not in str(raised.value)
-    reader = stream_reader(store, startingOffsets="earliest")
-    begin = reader.initialOffset()
-    assert reader.latestOffset(begin, ReadAllAvailable()) != begin
-
-
 def _fresh(reader: Any) -> Any:
     """As a task has it: pickled, nothing opened."""
     return pickle.loads(pickle.dumps(reader))

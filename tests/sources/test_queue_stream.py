@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from reput.sources.consumequeue import ConsumeQueueDataSource
 from reput.store.config import read_store_settings
+from reput.store.errors import CommitLogDataLossError
 from reput.store.log.commitlog import CommitLog
 from tests.sources.test_queue_contract import ends_of, stream_reader
 from tests.sources.test_rows import reference
@@ -187,3 +188,14 @@ def test_a_broker_without_a_watermark_is_followed(golden: Callable[[str], Path])
         path.write_bytes(data)
     reader.prepareForTriggerAvailableNow()
     assert plain(reader.latestOffset(offset, ReadAllAvailable())) == ends_of(store)
+
+
+def test_an_offset_of_another_source(golden: Callable[[str], Path]) -> None:
+    """No setting helps but a fresh checkpoint."""
+    store = golden("plain")
+    with pytest.raises(CommitLogDataLossError, match=r"FOREIGN_OFFSET.*begin anew") as raised:
+        stream_reader(store).latestOffset({"offset": 7}, ReadAllAvailable())
+    assert "failOnDataLoss" not in str(raised.value)
+    reader = stream_reader(store, startingOffsets="earliest")
+    begin = reader.initialOffset()
+    assert reader.latestOffset(begin, ReadAllAvailable()) != begin
