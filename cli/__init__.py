@@ -25,7 +25,7 @@ import typer
 import reput
 from reput.cli.commands import MARKUP, DeferredCommand, Group
 from reput.cli.configfile import CONFIG_VARIABLE, ConfigFile
-from reput.cli.render import fail, set_up
+from reput.cli.render import fail, set_up, system_line
 from reput.store.errors import ReputError
 
 _STDOUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -216,7 +216,7 @@ def main() -> None:
     except OSError as error:
         _leave_stdout()
         if error.filename is not None:
-            fail(_system_line(error), 1)
+            fail(system_line(error), 1)
         if error.errno not in _STDOUT_ERRORS:
             raise
         if error.errno == errno.EPIPE:
@@ -236,20 +236,6 @@ def _usage_line(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
     hint = f"; see {context.command_path} --help" if context is not None else ""
     return f"{text[0].lower()}{text[1:]}{hint}"
-
-
-def _system_line(error: OSError) -> str:
-    """Return a line about a file or directory that the system refuses."""
-    path = Path(os.fsdecode(error.filename))
-    if not isinstance(error, PermissionError):
-        return f"cannot use {path}: {error.strerror}"
-    closed = (
-        place
-        for place in reversed(path.absolute().parents)
-        if not os.access(place, os.X_OK, effective_ids=True)
-    )
-    place = next(closed, path)
-    return f"cannot use {place}: {error.strerror}; give reput's user the permission"
 
 
 def _open_standard_streams() -> None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 
@@ -23,6 +24,7 @@ import typer
 from reput import INTERRUPTED, interrupts
 from reput.cli.settingflags import with_flags
 from reput.cli.texts import escaped, human_bytes, human_seconds, known, time_text
+from reput.store.errors import ReputError, StoreError
 from reput.streaming.logcontext import store_name
 from reput.streaming.waiting import until_ready
 
@@ -89,6 +91,27 @@ def fail(line: str, code: int, fields: Mapping[str, object] = _NOT_RETRIABLE) ->
     text = " ".join(line.split())
     _stderr.say("error", {"event": text, **fields}, f"reput: error: {escaped(text)}")
     sys.exit(code)
+
+
+def system_line(error: OSError) -> str:
+    """Return a line about a file or directory that the system refuses."""
+    path = Path(os.fsdecode(error.filename))
+    if not isinstance(error, PermissionError):
+        return f"cannot use {path}: {error.strerror}"
+    closed = (
+        place
+        for place in reversed(path.absolute().parents)
+        if not os.access(place, os.X_OK, effective_ids=True)
+    )
+    place = next(closed, path)
+    return f"cannot use {place}: {error.strerror}; give reput's user the permission"
+
+
+def error_of_store(error: ReputError | OSError) -> ReputError:
+    """Return the error of one of several stores, which ends what is done about it alone."""
+    if isinstance(error, ReputError):
+        return error
+    return StoreError(str(error) if error.filename is None else system_line(error))
 
 
 def print_note(line: str) -> None:

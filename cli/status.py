@@ -14,7 +14,7 @@ from reput.cli.printer import Part, Record, Result, Table, printed
 from reput.cli.statuscheck import Checked, check
 from reput.store.commandline import command_line
 from reput.store.config import NO_PROPERTY_FILE, StoreSettings
-from reput.store.errors import ReputError, StoreError, UsageError, error_of_store
+from reput.store.errors import ReputError, StoreError, UsageError
 from reput.store.log.systemtopics import WAITING_TOPICS
 from reput.streaming.waiting import until_ready
 from reput.upkeep.watch.check import Thresholds
@@ -175,7 +175,7 @@ def _read(
     try:
         return read_status(options.output_settings(root, output, None, *sizes), output, ())
     except (ReputError, OSError) as error:
-        return error_of_store(error)
+        return render.error_of_store(error)
 
 
 def _cells(state: OutputStatus) -> Sequence[str]:

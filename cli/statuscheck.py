@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from reput.cli import texts
+from reput.cli import render, texts
 from reput.cli.printer import Result
-from reput.store.errors import ReputError, error_of_store
+from reput.store.errors import ReputError
 from reput.upkeep.watch.check import Problem, State, Thresholds, problems, worst
 from reput.upkeep.watch.status import OutputStatus
 
@@ -30,7 +30,7 @@ def check(look: Callable[[], Sequence[Checked]], limits: Thresholds) -> Result:
     try:
         outputs = look()
     except (ReputError, OSError) as error:
-        outputs = [Checked("", error_of_store(error))]
+        outputs = [Checked("", render.error_of_store(error))]
     every = [(output, problem) for output in outputs for problem in _problems(output, limits)]
     state = worst([problem.state for _, problem in every])
     every.sort(key=lambda pair: pair[1].state is not state)

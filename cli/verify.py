@@ -11,7 +11,7 @@ from reput.cli import options, render, severalstores, texts
 from reput.cli.printer import Part, Record, Result, printed
 from reput.store.commandline import command_line
 from reput.store.config import NO_PROPERTY_FILE, StoreSettings
-from reput.store.errors import ReputError, UsageError, error_of_store
+from reput.store.errors import ReputError, UsageError
 from reput.store.files import STATE_DIRECTORY, WATERMARK_FILE
 from reput.store.state.built import settings_of
 from reput.upkeep.entryfields import ENTRY_DTYPES, fields_text
@@ -88,7 +88,7 @@ def verify(
         try:
             done[root] = verified(root, place)[1]
         except (ReputError, OSError) as error:
-            done[root] = error_of_store(error)
+            done[root] = render.error_of_store(error)
     yield _result_of_all(roots, done, mode)
     severalstores.raise_failures(
         {

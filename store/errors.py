@@ -156,14 +156,6 @@ class SyncError(OutputError):
     retriable = False
 
 
-def error_of_store(error: ReputError | OSError) -> ReputError:
-    """The error of one of several stores, which ends what is done about it alone."""
-    if isinstance(error, ReputError):
-        return error
-    named = error.filename is not None
-    return StoreError(f"cannot use {error.filename}: {error.strerror}" if named else str(error))
-
-
 def error_text(error: Exception) -> str:
     """One line about any error: ours and the system's are whole sentences already."""
     return str(error) if isinstance(error, ReputError | OSError) else repr(error)
