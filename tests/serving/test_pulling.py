@@ -112,29 +112,34 @@ def test_a_drained_queue_holds_the_logs_bytes(plain: tuple[Path, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "code"),
+    ("fields", "code", "remark"),
     [
-        ({"topic": "Nowhere"}, 17),
-        ({"topic": "../plain"}, 17),
-        ({"queueId": 4}, 29),
-        ({"queueId": -1}, 29),
-        ({"queueId": "x"}, 1),
-        ({"queueOffset": "9" * 30}, 1),
-        ({"consumerGroup": "a group"}, 26),
-        ({"subscription": "||"}, 23),
-        ({"subscription": "a >", "expressionType": "SQL92"}, 23),
-        ({"expressionType": "REGEX"}, 23),
-        ({"sysFlag": 0}, 24),
-        ({"queueOffset": 1 << 40}, MOVED),
-        ({"queueOffset": -5}, MOVED),
-        ({"subscription": "nobody", "sysFlag": 4}, RETRY),
+        ({"topic": "Nowhere"}, 17, ""),
+        ({"topic": "../plain"}, 17, ""),
+        ({"queueId": 4}, 29, ""),
+        ({"queueId": -1}, 29, ""),
+        ({"queueId": "x"}, 1, ""),
+        ({"queueOffset": "9" * 30}, 1, ""),
+        ({"consumerGroup": "a group"}, 26, ""),
+        ({"subscription": "||"}, 23, ""),
+        ({"subscription": "a >", "expressionType": "SQL92"}, 23, ""),
+        ({"expressionType": "REGEX"}, 23, ""),
+        ({"sysFlag": 0}, 24, ""),
+        ({"queueOffset": 1 << 40}, MOVED, "OFFSET_OVERFLOW_BADLY"),
+        ({"queueOffset": -5}, MOVED, "OFFSET_TOO_SMALL"),
+        ({"subscription": "nobody", "sysFlag": 4}, RETRY, "NO_MATCHED_MESSAGE"),
     ],
 )
-def test_codes_of_pulls(plain: tuple[Path, int], fields: dict[str, object], code: int) -> None:
-    """The codes are those of PullMessageProcessor."""
+def test_codes_of_pulls(
+    plain: tuple[Path, int], fields: dict[str, object], code: int, remark: str
+) -> None:
+    """Codes are those of PullMessageProcessor, and so are remarks, a GetMessageStatus; where a pull
+    is refused the words are ours."""
     _, port = plain
     with Client(port) as client:
-        assert client.ask(PULL, pull(**{"topic": "Topic_1", **fields})).code == code
+        answer = client.ask(PULL, pull(**{"topic": "Topic_1", **fields}))
+    assert answer.code == code
+    assert remark in ("", answer.header["remark"])
 
 
 def test_a_client_is_served_its_own_subscription(live: Live) -> None:

@@ -159,6 +159,9 @@ def test_a_dry_run_says_what_is_cut_and_changes_nothing(place: Place) -> None:
     assert found.kept is None and not found.applied
     done = place.rewind(start + 5)
     assert done.rewind == plan
+    assert done.applied
+    assert done.kept is not None
+    assert (done.kept / "watermark").read_bytes() == before["reput/watermark"]
     place.dispatch()
     assert tree(place.root / "consumequeue") == {
         name.partition("/")[2]: data for name, data in before.items()
