@@ -211,7 +211,8 @@ class _Comparison:
         ]
 
     def agreement(self, queues: Sequence[_Queue], bound: int) -> Agreement:
-        """Return the end of the last record with a unit below ``bound``; raises CommitLogError."""
+        """Return the end of the last record with a unit below ``bound``, the log's first byte where
+        no queue has a unit; raises CommitLogError."""
         log, watermark, noticed = self.log, self.watermark, self.noticed
         counts = [queue.count_before(bound) for queue in queues]
         kept = sum(counts)
@@ -223,7 +224,8 @@ class _Comparison:
                 "dispatched, or a fresh `output=`"
             )
         if not kept:
-            return Agreement(self.log_end, -1, 0, watermark.last_store_timestamp, 0, 0)
+            # without a unit nothing tells how much of the log is as it was: all of it comes again
+            return Agreement(log.min_offset, -1, 0, watermark.last_store_timestamp, 0, 0)
         last = max(queue.last_of(count) for queue, count in zip(queues, counts, strict=True))
         end = sum(last)
         if kept < min(SUFFICIENT_UNITS, cut):

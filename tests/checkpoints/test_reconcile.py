@@ -325,6 +325,16 @@ def test_a_log_that_is_empty_again_starts_anew(tmp_path: Path) -> None:
     assert f"from 0 to {found.end_offset}, 0 units, 0 agree" in plan.notes[0]
 
 
+def test_where_no_queue_has_a_unit_all_of_a_cut_log_comes_again(scene: Scene) -> None:
+    """Nothing says how much of it is as it was: entries of the index and the ledger may be of
+    messages in whose place others are now."""
+    found = scene.watermark(14)
+    plan = scene.plan(found, log_end=scene.border(10))
+    first = scene.log.min_offset
+    assert first > 0
+    assert (plan.truncate_to, plan.start, plan.lost) == (first, first, None)
+
+
 def remove_first_files(scene: Scene, count: int) -> int:
     for segment in scene.log.segments[:count]:
         segment.path.unlink()

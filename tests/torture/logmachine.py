@@ -126,6 +126,8 @@ class LogRules(RuleBasedStateMachine):
         fields = {
             **random_fields(rng), "topic": queue[0], "queue_id": queue[1],
             "queue_offset": max(following + rng.choice(QUEUE_OFFSET_STEPS), 0),
+            # a broker's clock shows no moment again: what was lost comes back with another one
+            "store_timestamp": rng.randrange(1 << 32) * 1024 + self._number,
             # as of a client, unique: it tells messages apart that are alike otherwise
             "properties": b"UNIQ_KEY\x01%08d\x02TAGS\x01a\x02" % self._number, **fields,
         }  # fmt: skip
