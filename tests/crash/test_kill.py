@@ -70,7 +70,8 @@ def _kill_rounds(tmp_path: Path, rounds: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "plain_spark", [pytest.param("", id="fast"), pytest.param("1", id="plain")]
+    "plain_spark",
+    [pytest.param("", id="fast"), pytest.param("1", id="plain", marks=pytest.mark.slow)],
 )
 def test_killed_catch_ups_end_equal_to_an_undisturbed_one(tmp_path: Path, plain_spark: str) -> None:
     """Two rounds over a backlog of five batches; no spool file is left."""

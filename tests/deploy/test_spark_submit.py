@@ -21,7 +21,8 @@ def _events(directory: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "plain_spark", [pytest.param("", id="fast"), pytest.param("1", id="plain")]
+    "plain_spark",
+    [pytest.param("", id="fast"), pytest.param("1", id="plain", marks=pytest.mark.slow)],
 )
 def test_submitted_job_builds_the_golden_queues_on_executors(
     golden: Callable[[str], Path],

@@ -24,17 +24,19 @@ from tests.support.other_pyspark import other_pyspark
 from tests.support.processes import CHILD_FAILED, wait_status_of
 
 GOLDEN_TESTS = (
-    "streaming/test_golden.py::test_replay_changes_no_byte_and_counts_every_entry_as_duplicate",
     "streaming/test_golden.py::test_live_query_follows_a_log_that_grows",
     "streaming/test_executors.py::test_queues_and_index_equal_rocketmqs[lmq]",
-    "streaming/test_sparkerrors.py",
     "sources/test_rows.py::test_rows_equal_the_reference_decoder[mixed]",
+)
+"""A run that follows a log, a rebuild on executors, and a source as a table."""
+FURTHER_GOLDEN_TESTS = (
+    "streaming/test_golden.py::test_replay_changes_no_byte_and_counts_every_entry_as_duplicate",
+    "streaming/test_sparkerrors.py",
     "sources/test_contract.py::test_stream_reads_each_message_once_over_restarts",
     "sources/test_queue_rows.py::test_rows_equal_the_reference_decoder[mixed]",
     "sources/test_queue_stream.py::test_a_stream_survives_new_queues_and_restarts",
 )
-"""Runs to the log's end, a run that is stopped, a rebuild on executors, errors of workers, and both
-sources as tables and as streams."""
+"""Runs to the log's end, errors of workers, the other source, and both as streams."""
 RENAMED = {
     *(name.rpartition(":")[2].rpartition(".")[2] for name in (*FUNCTIONS, *ATTRIBUTES)),
     *(name for names in OF_INSTANCES.values() for name in names),
@@ -43,14 +45,20 @@ RENAMED = {
 GOING_ON = "going on with plain Spark"
 
 
-def test_golden_stores_where_no_private_part_is_as_expected(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names", [GOLDEN_TESTS, pytest.param(FURTHER_GOLDEN_TESTS, marks=pytest.mark.slow)],
+    ids=["few", "further"],
+)  # fmt: skip
+def test_golden_stores_where_no_private_part_is_as_expected(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
     """Spark is the same, and pyspark whole: only the names are others. One line says so, and
     every byte and row is as ever."""
     python_path = str(other_pyspark(tmp_path / "other", RENAMED))
     done = subprocess.run(
         [
             sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider",
-            f"--basetemp={tmp_path / 'tests'}", *(f"tests/{name}" for name in GOLDEN_TESTS),
+            f"--basetemp={tmp_path / 'tests'}", *(f"tests/{name}" for name in names),
         ],
         env={**os.environ, "PYTHONPATH": python_path, PLAIN_VARIABLE: ""},
         cwd=ROOT, capture_output=True, text=True, check=False,
