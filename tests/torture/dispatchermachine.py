@@ -228,7 +228,7 @@ class DispatcherMachine(LogRules):
         cut."""
         run = self._running
         assert run is not None
-        if self._is_cut:
+        if self._is_cut and not self._is_healed:
             self._step(lambda: self._see_the_cut(run))
             self._end_by_error()
             return
