@@ -354,8 +354,10 @@ class DispatcherMachine(LogRules):
                 # the only file of its kind has another size now, as if a setting were wrong
                 path.unlink()
                 output.verify(repair=True)
-            except UsageError as error:
-                assert "reput rebuild" in str(error), error
+            except (UsageError, CommitLogError) as error:
+                # without a watermark, nobody knows that damage was there before
+                is_damaged = "log damaged" in str(error) and self._mark is None
+                assert is_damaged or "reput rebuild" in str(error), error
                 empty = self._empty_queues()
                 output.start(adopt=True)
                 for queue in empty & self._empty_queues():
