@@ -104,8 +104,9 @@ class DispatcherMachine(LogRules):
 
     @property
     def may_retire(self) -> bool:
-        """As above; where nothing is left of a cut, nobody can see that there was one."""
-        return super().may_retire and not self._is_cut
+        """As above; where nothing is left of a cut, nobody can see that there was one, and a power
+        cut may undo the start that healed it."""
+        return super().may_retire and self._cut_at is None
 
     def may_lose(self, end: int) -> bool:
         """As above; a watermark without a last record does not show a cut."""
