@@ -21,9 +21,9 @@ from reput.checkpoints.agreement import Built
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError
-from reput.store.files import INDEX_DIRECTORY, STATE_DIRECTORY
+from reput.store.files import INDEX_DIRECTORY, STATE_DIRECTORY, offset_to_file_name
 from reput.store.index.indexfile import read_entry
-from reput.store.log.commitlog import CommitLog, offset_to_file_name
+from reput.store.log.commitlog import CommitLog
 from reput.store.log.record import Record
 from reput.store.names import escaped
 from reput.store.queue.consumequeue import UNIT_BEGIN, QueueKey, list_queues, topic_directory
@@ -84,7 +84,7 @@ def find_loss(log: CommitLog, watermark: Watermark, built: Built) -> Loss | None
     recorded: Mapping[EntryName, EntryEnd] = {} if ends is None else ends.entries
     look = _Look(log, watermark.end_offset, built)
     names = [name for name, end in recorded.items() if look.is_lost(name, end)]
-    begin = log.segment_at(watermark.end_offset - 1)
+    begin = log.segments.at(watermark.end_offset - 1)
     start = ends.end_offset if ends else begin.start if begin else watermark.end_offset
     names += look.without_units(max(start, log.min_offset), {*names})
     if not names:

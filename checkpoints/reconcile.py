@@ -101,7 +101,7 @@ def make_plan(
         )
     if watermark.end_offset < first:
         lost = (watermark.end_offset, first)
-        log.check_mounted(f"nothing of [{lost[0]}, {lost[1]}) is skipped")
+        log.segments.check_mounted(f"nothing of [{lost[0]}, {lost[1]}) is skipped")
         notes.append(f"log begins at {first}: [{lost[0]}, {lost[1]}) was removed undispatched")
         watermark = watermark.moved_to(first)
     start, spark = watermark.end_offset, None
@@ -169,7 +169,7 @@ def watermark_of(log: CommitLog, log_end: int, built: Built) -> Watermark | None
 def _check_record_start(log: CommitLog, offset: int, end: int) -> None:
     if offset == end:
         return
-    if log.segment_at(offset) is None or offset > end:
+    if log.segments.at(offset) is None or offset > end:
         raise UsageError(
             f"cannot replay from {offset}: the dispatched log is [{log.min_offset}, {end})"
         )

@@ -282,7 +282,7 @@ class Committer:
         first = self._log.min_offset
         if first > self._retained_from:
             try:
-                self._log.check_mounted("no queue files are removed")
+                self._log.segments.check_mounted("no queue files are removed")
             except CommitLogError as error:
                 if not self._is_retention_held:
                     logger.warning("%s", error)
@@ -298,9 +298,9 @@ class Committer:
     def _note_bad(self, bad: BadRange, counts: DispatchCounts) -> None:
         reason = bad.status.name.lower()
         if bad.status is Status.SEGMENT_DELETED:
-            self._log.check_mounted(f"nothing of [{bad.start}, {bad.end}) is skipped")
+            self._log.segments.check_mounted(f"nothing of [{bad.start}, {bad.end}) is skipped")
         if self._config.fail_on_corrupt and bad.status not in _NO_DAMAGE:
-            segment = self._log.segment_at(bad.start)
+            segment = self._log.segments.at(bad.start)
             place = segment.path if segment else self._indexes.settings.root
             raise CorruptRecordError(str(place), bad.start, bad.end, bad.status.name)
         counts.quarantined_bytes += bad.end - bad.start

@@ -90,7 +90,7 @@ def run_dispatcher(
         logger.info("reading commitlog: directory=%s", directory)
     with ExitStack() as resources:
         resources.callback(log.close)
-        for path in log.foreign:
+        for path in log.segments.foreign:
             logger.warning("ignored, no whole commitlog file: path=%s", path)
         if finish_swap(config.output):
             logger.warning("finished a rebuild that was killed: output=%s", config.output)
@@ -275,7 +275,7 @@ class _Run:
             stated = self.stated_directories.value()
         except ReputError:
             return  # the file is being written, or the broker has yet to create the directory
-        if {*stated} != {*self.log.directories}:
+        if {*stated} != {*self.log.segments.directories}:
             raise StoreError(
                 "the commitlog directories have changed since this run began, to "
                 f"{', '.join(map(str, stated))}; start it again, it goes on where it was"

@@ -115,7 +115,7 @@ def _with_everything_there(
         return plan
     if not loss.is_everything:
         raise loss.error(settings)
-    log.check_mounted("the queues are not built again")
+    log.segments.check_mounted("the queues are not built again")
     first = log.min_offset
     begin = first if settings.builds_index else watermark.index_begin
     lowered = replace(watermark.moved_to(first), index_begin=min(begin, watermark.index_begin))

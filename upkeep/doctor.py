@@ -94,7 +94,7 @@ class Doctor:
 
     def _log(self) -> Iterator[Find]:
         with closing(self._settings.open_log()) as log:
-            gaps = [f"[{start}, {end})" for start, end in log.gaps()]
+            gaps = [f"[{start}, {end})" for start, end in log.segments.gaps()]
         if gaps:
             yield Find(
                 "log_files_missing",

@@ -55,7 +55,7 @@ def expire(
     log = settings.open_log()
     with ExitStack() as resources:
         resources.callback(log.close)
-        log.check_mounted("nothing is removed")
+        log.segments.check_mounted("nothing is removed")
         built = Built(output, settings)
         if apply:
             _watermark(log, built)  # this creates nothing in a directory that is not an output

@@ -138,7 +138,7 @@ def _verification(comparison: LogComparison) -> Verification:
 
 
 def _check_repairable(log: CommitLog, built: Built) -> None:
-    log.check_mounted("nothing is cut")
+    log.segments.check_mounted("nothing is cut")
     is_ours = watermark_of(log, LogTail(log).settled(), built) is not None
     if not is_ours and not watermark_differences(built.output / STATE_DIRECTORY):
         raise UsageError(
