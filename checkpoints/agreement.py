@@ -61,8 +61,8 @@ one may point to the start of another message of the same size."""
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """The outputs that were built from a log, and their places."""
+class BuiltOutput:
+    """An output of which a run, or another writer, has built entries, and its settings."""
 
     output: Path
     settings: StoreSettings
@@ -119,7 +119,7 @@ def what_differs(log: CommitLog, log_end: int | None, watermark: Watermark) -> s
 
 
 def find_agreement(
-    log: CommitLog, log_end: int, watermark: Watermark, built: Built, noticed: str
+    log: CommitLog, log_end: int, watermark: Watermark, built: BuiltOutput, noticed: str
 ) -> Agreement:
     """Search for the cut; ``noticed`` is the text that ``what_differs`` returned.
 
@@ -136,7 +136,7 @@ def find_agreement(
     return comparison.agreement(queues, bound)
 
 
-def find_foreign_entries(log: CommitLog, log_end: int, built: Built) -> Agreement | None:
+def find_foreign_entries(log: CommitLog, log_end: int, built: BuiltOutput) -> Agreement | None:
     """Search what another writer built for entries of messages that the log does not have: those
     beyond its end, which a broker cuts at its start (``CommitLog.recoverNormally``,
     ``ConsumeQueue.truncateDirtyLogicFiles``), and those in whose place it has others.
@@ -197,7 +197,7 @@ class _Comparison:
     log: CommitLog
     log_end: int
     watermark: Watermark
-    built: Built
+    built: BuiltOutput
     noticed: str
     """The sign that the two differ."""
     is_foreign: bool = False

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reput.checkpoints.agreement import Built
+from reput.checkpoints.agreement import BuiltOutput
 from reput.checkpoints.history import History, read_history
 from reput.checkpoints.reconcile import Plan, spark_position
 from reput.store.errors import CommitLogError, StoreError, UsageError
@@ -90,7 +90,7 @@ def plan_rewind(
     log_end: int,
     watermark: Watermark,
     spark_directory: Path,
-    built: Built,
+    built: BuiltOutput,
     target: Target,
 ) -> Rewind:
     """Find the place and what lies beyond it; ``log`` is that of the output.
@@ -210,7 +210,7 @@ class _Cut:
     """Physical offset of the last message that keeps its unit; -1 if none does."""
 
 
-def _cut_queues(log: CommitLog, built: Built, offset: int, end: int) -> _Cut:
+def _cut_queues(log: CommitLog, built: BuiltOutput, offset: int, end: int) -> _Cut:
     """Look at the units on both sides of ``offset``, up to ``end``.
 
     Raises StoreError where a queue whose oldest files are gone would lose all its units: the last

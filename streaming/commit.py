@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reput.checkpoints.agreement import Built, what_differs
+from reput.checkpoints.agreement import BuiltOutput, what_differs
 from reput.checkpoints.presence import EndsFile
 from reput.checkpoints.reconcile import Plan
 from reput.checkpoints.watermark import WatermarkFile
@@ -83,7 +83,7 @@ class Committer:
         self._ledger = Ledger(config.state_directory)
         self._watermark = WatermarkFile(config.state_directory)
         self._store_checkpoint = _StoreCheckpointFile(config.output, indexes.settings)
-        self._ends = EndsFile(Built(config.output, indexes.settings), log)
+        self._ends = EndsFile(BuiltOutput(config.output, indexes.settings), log)
         self._writers: Sequence[IndexWriter] = ()
         """Opened by ``take_over``, because the position decides how they read their files."""
         self._moved: set[tuple[str | None, int | None]] = set()

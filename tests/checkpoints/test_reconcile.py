@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from reput.checkpoints import spark_checkpoint
-from reput.checkpoints.agreement import Built, what_differs
+from reput.checkpoints.agreement import BuiltOutput, what_differs
 from reput.checkpoints.reconcile import Plan, make_plan, watermark_of
 from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogError, UsageError
@@ -92,7 +92,7 @@ class Scene:
             self.directory, (), mapped_file_size_consume_queue=QUEUE_FILE_SIZE,
             message_index_enable=False,
         )  # fmt: skip
-        built = Built(self.directory, settings)
+        built = BuiltOutput(self.directory, settings)
         plan = make_plan(self.log, end, found, self.spark, built, replay_from)
         assert tree(self.directory) == before
         return plan
@@ -404,7 +404,7 @@ def test_an_unknown_last_record_is_not_checked(scene: Scene) -> None:
 def test_an_output_that_reput_did_not_build_has_no_watermark(scene: Scene) -> None:
     """Upkeep's commands then say so, each in its own words."""
     scene.built(3)
-    built = Built(scene.directory, StoreSettings(scene.directory, ()))
+    built = BuiltOutput(scene.directory, StoreSettings(scene.directory, ()))
     assert watermark_of(scene.log, scene.end, built) is None
 
 
