@@ -47,6 +47,7 @@ ARRIVAL_SECONDS = 60.0
 """A file that is too short and was not written for this long is no copy in the making."""
 
 _ZEROS_PER_READ = 1 << 20
+_START = attrgetter("start")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -163,7 +164,7 @@ class Segments:
     def at(self, offset: int) -> Segment | None:
         """The file that covers ``offset``; None for a gap or beyond the last file."""
         segments = self.listed
-        index = bisect_right(segments, offset, key=attrgetter("start")) - 1
+        index = bisect_right(segments, offset, key=_START) - 1
         if index >= 0 and offset < segments[index].start + self.file_size:
             return segments[index]
         return None
