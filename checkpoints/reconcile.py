@@ -13,7 +13,7 @@ from pathlib import Path
 
 from reput.checkpoints import spark_checkpoint
 from reput.checkpoints.agreement import (
-    Built,
+    BuiltOutput,
     find_agreement,
     find_foreign_entries,
     what_differs,
@@ -58,7 +58,7 @@ def make_plan(
     log_end: int,
     previous: Watermark | None,
     spark_directory: Path,
-    built: Built,
+    built: BuiltOutput,
     replay_from: int | None = None,
     store_id: str | None = None,
 ) -> Plan:
@@ -101,7 +101,7 @@ def make_plan(
         )
     if watermark.end_offset < first:
         lost = (watermark.end_offset, first)
-        log.check_mounted(f"nothing of [{lost[0]}, {lost[1]}) is skipped")
+        log.segments.check_mounted(f"nothing of [{lost[0]}, {lost[1]}) is skipped")
         notes.append(f"log begins at {first}: [{lost[0]}, {lost[1]}) was removed undispatched")
         watermark = watermark.moved_to(first)
     start, spark = watermark.end_offset, None
@@ -143,7 +143,7 @@ def spark_position(
     return None, f"spark checkpoint is at {positions[0].offset}: resuming"
 
 
-def watermark_of(log: CommitLog, log_end: int, built: Built) -> Watermark | None:
+def watermark_of(log: CommitLog, log_end: int, built: BuiltOutput) -> Watermark | None:
     """Return the watermark of an output, for upkeep commands; None where reput did not build it.
 
     Raises CommitLogError where this is not its log, or where a dispatcher must see the log first.
@@ -169,7 +169,7 @@ def watermark_of(log: CommitLog, log_end: int, built: Built) -> Watermark | None
 def _check_record_start(log: CommitLog, offset: int, end: int) -> None:
     if offset == end:
         return
-    if log.segment_at(offset) is None or offset > end:
+    if log.segments.at(offset) is None or offset > end:
         raise UsageError(
             f"cannot replay from {offset}: the dispatched log is [{log.min_offset}, {end})"
         )

@@ -114,7 +114,7 @@ def rebuild(
     # a wrong call must not create a directory
     _, log = config.open_store()
     with closing(log):
-        log.check_mounted("nothing is replaced")
+        log.segments.check_mounted("nothing is replaced")
     finish_swap(output)
     settings, built_kinds = _settings(config, chosen if topics is None else [])
     with Ownership(output):

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from reput.store import fsops
 from reput.store.errors import QueueFileError
-from reput.store.files import BROKER_CONF_FILE
-from reput.store.log.commitlog import is_mapped_file_name, offset_to_file_name
+from reput.store.files import BROKER_CONF_FILE, is_mapped_file_name, offset_to_file_name
 from reput.store.queue.unsynced import Unsynced
 
 _BYTES_PER_READ = 1 << 20

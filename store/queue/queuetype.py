@@ -17,8 +17,12 @@ from pathlib import Path
 from reput.store import configjson
 from reput.store.commandline import command_line
 from reput.store.errors import StoreError
-from reput.store.files import BATCH_CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_DIRECTORY, TOPICS_FILE
-from reput.store.log.commitlog import is_mapped_file_name
+from reput.store.files import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    TOPICS_FILE,
+    is_mapped_file_name,
+)
 from reput.store.names import escaped
 from reput.store.queue.consumequeue import topic_directory
 
