@@ -206,7 +206,8 @@ def _written_aside(out: Path) -> Iterator[Path]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise OwnershipError(
-                f"another export is writing {aside}; wait for it, or choose another directory"
+                f"another export is writing {aside}; wait for it, or choose another directory",
+                path=aside,
             ) from None
         _check_is_free(out)  # another export may have just finished
         for left in aside.iterdir():

@@ -169,6 +169,7 @@ class LogCheck:
             raise CommitLogDataLossError(
                 "START_BELOW_MIN",
                 f"requested from {position.offset}, but the log begins at {first}",
+                physical_offset=position.offset,
             )
 
     def _is_followed_by_another(self, position: LogOffset) -> bool:

@@ -54,7 +54,7 @@ class Properties:
         try:
             return cls(path, parse_properties(path.read_bytes()))
         except FileNotFoundError as error:
-            raise NotReadyError(f"there is no file {path}") from error
+            raise NotReadyError(f"there is no file {path}", path=path) from error
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:

@@ -273,7 +273,7 @@ def read_store_settings(root: Path, broker_conf: Path | None = None) -> StoreSet
     if not root.is_dir():
         if root.exists():
             raise UsageError(f"{root} is not a directory; {kind}")
-        raise NotReadyError(f"there is no directory {root}; {kind}")
+        raise NotReadyError(f"there is no directory {root}; {kind}", path=root)
     properties = read_properties(root, broker_conf)
     path = properties.path
     property_file = path if broker_conf is not None or path.is_file() else None
@@ -349,7 +349,8 @@ def _commit_log_directories(root: Path, properties: Properties) -> tuple[Path, .
             raise NotReadyError(
                 f"no {COMMIT_LOG_DIRECTORY} in {root}; start its broker, or give a store's root, "
                 f"which holds {COMMIT_LOG_DIRECTORY}/, or a property file that states "
-                "storePathCommitLog"
+                "storePathCommitLog",
+                path=own,
             )
         return (own,)
     named = _directories("storePathCommitLog", stated, path)
@@ -375,7 +376,8 @@ def _directories(key: str, text: str, path: Path) -> list[tuple[Path, os.stat_re
         try:
             status = place.stat()
         except FileNotFoundError as error:
-            raise NotReadyError(_no_directory(key, path, part, error.strerror)) from error
+            line = _no_directory(key, path, part, error.strerror)
+            raise NotReadyError(line, path=place) from error
         except NotADirectoryError as error:
             raise UsageError(_no_directory(key, path, part, error.strerror)) from error
         except OSError as error:

@@ -89,7 +89,8 @@ def read(path: Path) -> object:
     if problem is not None:
         raise NotReadyError(
             f"{path} is not whole: {problem}; a running broker writes it again, or else restore it "
-            "from a copy"
+            "from a copy",
+            path=path,
         ) from problem
     return None
 

@@ -263,7 +263,8 @@ class Committer:
         if current and (noticed := what_differs(self._log, None, current)):
             raise CommitLogError(
                 f"{noticed}: the broker has cut the log while the dispatcher ran; start it again, "
-                "which cuts the queues where the log still agrees and goes on from there"
+                "which cuts the queues where the log still agrees and goes on from there",
+                physical_offset=current.end_offset,
             )
 
     def tend(self) -> None:

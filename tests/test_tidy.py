@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,14 @@ FRAGMENTS = (
     "Whatever",
 )  # fmt: skip
 """First words that continue a name instead of beginning a sentence."""
+
+PLACES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("QueueFileError", "IndexFileError", "NotReadyError"), ("path",)),
+    **dict.fromkeys(("OutputError", "NoSpaceError", "SyncError"), ("path",)),
+    **dict.fromkeys(("MessageBodyError", "QueueGapError"), ("physical_offset",)),
+    "CommitLogError": ("path", "physical_offset"),
+}
+"""Error -> its fields of which one must be given where it is made."""
 
 BEHIND = re.compile(r"(?<![A-Za-z])[Bb]ehind(?![A-Za-z])")
 """The word by itself, also in a name with underscores."""
@@ -145,9 +153,29 @@ def test_positions_are_before_or_beyond() -> None:
     assert found == []
 
 
+def placeless_errors(tree: ast.AST) -> Iterator[str]:
+    """Errors about a place that are made without the field which says it to a program."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+            given = {keyword.arg for keyword in node.keywords}
+            if name in PLACES and given.isdisjoint(PLACES[name]):
+                yield f"{node.lineno} {name}"
+
+
+def test_errors_about_a_place_have_it_as_a_field() -> None:
+    """Their lines name it for people; a program needs it apart (``StoreError``)."""
+    found = {
+        str(path.relative_to(ROOT)): names
+        for path in sources(*PRODUCT)
+        if (names := list(placeless_errors(ast.parse(path.read_text("utf-8")))))
+    }
+    assert found == {}
+
+
 def test_the_checks_see_what_they_look_for() -> None:
-    """A canary: a long function, missing docstrings, fragments and the word are found, private
-    functions and RocketMQ's names are let be."""
+    """A canary: a long function, missing docstrings, fragments, errors without their place and the
+    word are found, private functions and RocketMQ's names are let be."""
     body = "\n".join(f"    x = {index}" for index in range(FUNCTION_LINES))
     tree = ast.parse(
         f'"""Module."""\ndef long():\n{body}\ndef _p(): ...\nclass C:\n  def m(self): ...'
@@ -157,5 +185,9 @@ def test_the_checks_see_what_they_look_for() -> None:
     assert list(undocumented(ast.parse("x = 1"))) == ["module"]
     texts = '"""What it is."""\nx = 1\n"""Those of x."""\ny = "Of y"\n"""Whoever asks."""'
     assert list(fragments(ast.parse(texts))) == ["What it is.", "Those of x."]
+    raised = (
+        "raise errors.SyncError(x)\nq = QueueFileError(x, path=p)\nraise CommitLogError(x, path=p)"
+    )
+    assert list(placeless_errors(ast.parse(raised))) == ["1 SyncError"]
     assert all(BEHIND.search(line) for line in ("Behind it", "units_behind_it", "is behind."))
     assert not any(map(BEHIND.search, ("dispatchBehindBytes", "consumerFallbehindThreshold")))

@@ -51,7 +51,7 @@ class LocalTable:
         the kernel marks the lost pages as clean, so a second sync would succeed without them.
         """
         if self._failed is not None:
-            raise SyncError(str(self._failed))
+            raise SyncError(str(self._failed), path=self._failed.path)
         if self.root.is_dir():
             with self.synced():
                 pass

@@ -139,11 +139,11 @@ class CommitLog:
                 with suppress(FileNotFoundError):  # it was moved
                     signature += (self.segments[0].path.stat().st_size,)
         except FileNotFoundError as error:
-            raise NotReadyError(
-                f"there is no commitlog {error.filename}; mount it or start its broker"
-            ) from error
+            line = f"there is no commitlog {error.filename}; mount it or start its broker"
+            raise NotReadyError(line, path=error.filename) from error
         except OSError as error:
-            raise CommitLogError(f"cannot read {error.filename}: {error.strerror}") from error
+            line = f"cannot read {error.filename}: {error.strerror}"
+            raise CommitLogError(line, path=error.filename) from error
         if signature == self._signature:
             return
         listed_at = time.time_ns()
@@ -152,9 +152,8 @@ class CommitLog:
         if segments and self._is_arriving(segments[-1], listed[segments[-1].path]):
             signature = ()
             segments.pop()
-        if any(
-            self._is_unused(segment.path) for segment in segments if segment.start in self._copies
-        ):
+        copied = (segment.path for segment in segments if segment.start in self._copies)
+        if any(map(self._is_unused, copied)):
             # a broker will write to one of the copies, which changes no directory
             signature = ()
         if not is_settled(max(signature, default=0), listed_at):
@@ -199,7 +198,8 @@ class CommitLog:
             raise CommitLogError(
                 f"{directory} has no file of the log, and its disk may not be mounted: "
                 f"{consequence}; mount it, or leave it out of storePathCommitLog and "
-                "readOnlyCommitLogStorePaths"
+                "readOnlyCommitLogStorePaths",
+                path=directory,
             )
 
     def _list(self) -> tuple[dict[Path, os.stat_result], list[Path]]:
@@ -215,7 +215,8 @@ class CommitLog:
             listed = again
         raise CommitLogError(
             "files come and go in the commitlog directories faster than they can be listed: "
-            f"{', '.join(map(str, self.directories))}; try again when they have been moved"
+            f"{', '.join(map(str, self.directories))}; try again when they have been moved",
+            path=self.directories[0],
         )
 
     def _list_once(self) -> tuple[dict[Path, os.stat_result], list[Path]]:
@@ -225,7 +226,8 @@ class CommitLog:
             try:
                 entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
             except OSError as error:
-                raise CommitLogError(f"cannot list {directory}: {error.strerror}") from error
+                line = f"cannot list {directory}: {error.strerror}"
+                raise CommitLogError(line, path=directory) from error
             for entry in entries:
                 path = Path(entry.path)
                 try:
@@ -277,23 +279,21 @@ class CommitLog:
         first = segments[0]
         pinned = self.file_size if len(segments) > 1 else 0
         expected = self._configured_size or pinned or sizes[first.path]
+        stated = "mappedFileSizeCommitLog is" if self._configured_size else f"{first.path.name} has"
         for segment in segments:
             if sizes[segment.path] != expected:
-                stated = (
-                    "mappedFileSizeCommitLog is"
-                    if self._configured_size
-                    else f"{first.path.name} has"
-                )
                 raise CommitLogError(
                     f"commitlog file {segment.path} has {sizes[segment.path]} bytes but {stated} "
                     f"{expected}; restore the file, or set mappedFileSizeCommitLog (broker.conf "
-                    "or `mapped_file_size_commit_log=`) to the size that the broker used"
+                    "or `mapped_file_size_commit_log=`) to the size that the broker used",
+                    path=segment.path,
                 )
         for before, after in pairwise(segments):
             if after.start < before.start + expected:
                 raise CommitLogError(
                     f"commitlog files {before.path} and {after.path} overlap at {expected} bytes "
-                    "per file; remove the one that does not belong to this log"
+                    "per file; remove the one that does not belong to this log",
+                    path=after.path,
                 )
         self.file_size = expected
 
@@ -349,20 +349,19 @@ class CommitLog:
         segment = self.segment_at(offset)
         if segment is None:
             return 0
-        position = offset - segment.start
-        view = buffer[: self.file_size - position]
+        begin = offset - segment.start
+        view = buffer[: self.file_size - begin]
         done = 0
         try:
             file = self.open_file(segment)
             while done < len(view):
-                count = os.preadv(file.fd, [view[done:]], position + done)
+                count = os.preadv(file.fd, [view[done:]], begin + done)
                 if count == 0:
                     break
                 done += count
         except OSError as error:
-            raise CommitLogError(
-                f"cannot read commitlog file {segment.path} at {position + done}: {error.strerror}"
-            ) from error
+            line = f"cannot read commitlog file {segment.path} at {begin + done}: {error.strerror}"
+            raise CommitLogError(line, path=segment.path, physical_offset=offset + done) from error
         return done
 
     def will_need(self, offset: int, size: int) -> None:
@@ -448,7 +447,8 @@ class CommitLog:
                     raise CommitLogError(
                         f"commitlog files {segment.path} and {path} have the same name and length "
                         "but different bytes; remove the one that does not belong to this log, or "
-                        "wait until a running copy is complete"
+                        "wait until a running copy is complete",
+                        path=path,
                     )
         self._copies.pop(segment.start, None)
 
