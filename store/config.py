@@ -28,6 +28,7 @@ from reput.store.files import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
 )
+from reput.store.flags import DAMAGE_PANEL, INDEX_PANEL, STORE_PANEL, Flag
 from reput.store.index.indexfile import (
     DEFAULT_MAX_HASH_SLOT_NUM,
     DEFAULT_MAX_INDEX_NUM,
@@ -59,35 +60,10 @@ def setting_name(field_name: str) -> str:
     return re.sub(r"_([a-z])", lambda letter: letter[1].upper(), field_name)
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """The command line's option that overrules a setting; a program gives the setting."""
-
-    names: str
-    help: str
-    panel: str | None
-    """Its heading in the help."""
-    metavar: str | None = None
-    """None for a switch."""
-
-    @staticmethod
-    def of(field_name: str) -> Flag:
-        """The option that overrules a field of StoreSettings."""
-        flag: Flag = _ROWS[field_name]["flag"]
-        return flag
-
-    @property
-    def name(self) -> str:
-        """The option, as an error names it."""
-        return self.names.partition("/")[0]
-
-
 _QUEUES = (CONSUME_QUEUE_DIRECTORY,)
 _EXT = (CONSUME_QUEUE_EXT_DIRECTORY,)
 _BATCH = (BATCH_CONSUME_QUEUE_DIRECTORY,)
 _INDEX = (INDEX_DIRECTORY,)
-STORE_PANEL, DAMAGE_PANEL = "Settings of store and Spark", "Damage and gaps"
-INDEX_PANEL = "Index of keys"
 _INDEX_FLAG = Flag(
     "--index/--no-index",
     "Build the index of keys (default for a new output: messageIndexEnable of broker.conf).",
@@ -432,8 +408,7 @@ def _split(text: str, separator: str) -> list[str]:
     return parts
 
 
-_ROWS = {setting.name: setting.metadata for setting in fields(StoreSettings)}
-_LIMITS = {name: row.get("limits", False) for name, row in _ROWS.items()}
+_LIMITS = {row.name: row.metadata.get("limits", False) for row in fields(StoreSettings)}
 _NUMBERS = {setting_name(name): (name, limits) for name, limits in _LIMITS.items() if limits}
 _SWITCHES = {setting_name(name): name for name, limits in _LIMITS.items() if limits is None}
 _SWITCHES |= dict.fromkeys(KIND_SWITCHES, "")
