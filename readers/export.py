@@ -155,7 +155,8 @@ def export(
 
     def passed(done: int, total: int) -> None:
         if stop.is_set():
-            raise StoreError(f"the export was stopped and {out} not written; run it again")
+            line = f"the export was stopped and {out} not written; run it again"
+            raise StoreError(line, path=out)
         show(rows, done, total)
 
     check_target(out, settings)

@@ -56,7 +56,7 @@ class Properties:
         except FileNotFoundError as error:
             raise NotReadyError(f"there is no file {path}", path=path) from error
         except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+            raise StoreError(f"cannot read {path}: {error.strerror}", path=path) from error
         except ValueError as error:
             raise UsageError(f"cannot read {path}: {error}") from error
 

@@ -357,7 +357,8 @@ def _directories(key: str, text: str, path: Path) -> list[tuple[Path, os.stat_re
         except NotADirectoryError as error:
             raise UsageError(_no_directory(key, path, part, error.strerror)) from error
         except OSError as error:
-            raise StoreError(_no_directory(key, path, part, error.strerror)) from error
+            line = _no_directory(key, path, part, error.strerror)
+            raise StoreError(line, path=place) from error
         except ValueError as error:  # it holds a character that no path has
             raise UsageError(_no_directory(key, path, part, str(error))) from error
         if not stat.S_ISDIR(status.st_mode):

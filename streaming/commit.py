@@ -189,7 +189,8 @@ class Committer:
         if current is None or batch.start > current.end_offset:
             raise StoreError(
                 f"a batch begins at {batch.start}, beyond the watermark "
-                f"{current and current.end_offset}, and would skip messages: nothing was written"
+                f"{current and current.end_offset}, and would skip messages: nothing was written",
+                physical_offset=batch.start,
             )
         counts = DispatchCounts()
         for bad in batch.bad:

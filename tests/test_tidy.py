@@ -30,6 +30,9 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "CommitLogError": ("path", "physical_offset"),
 }
 """Error -> its fields of which one must be given where it is made."""
+OTHERS = {"StoreError", "OwnershipError", "NotFoundError"}
+"""Errors of which only some are about a file, as their lines show by one of PATHS."""
+PATHS = {"path", "self._path", "queue.attempt", "journal", "committed.path"}
 
 BEHIND = re.compile(r"(?<![A-Za-z])[Bb]ehind(?![A-Za-z])")
 """The word by itself, also in a name with underscores."""
@@ -159,7 +162,10 @@ def placeless_errors(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
             name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
             given = {keyword.arg for keyword in node.keywords}
-            if name in PLACES and given.isdisjoint(PLACES[name]):
+            inserted = (each for each in ast.walk(node) if isinstance(each, ast.FormattedValue))
+            is_shown = not PATHS.isdisjoint(ast.unparse(each.value) for each in inserted)
+            places = PLACES.get(name, ("path",) if is_shown and name in OTHERS else ())
+            if places and given.isdisjoint(places):
                 yield f"{node.lineno} {name}"
 
 
@@ -185,9 +191,11 @@ def test_the_checks_see_what_they_look_for() -> None:
     assert list(undocumented(ast.parse("x = 1"))) == ["module"]
     texts = '"""What it is."""\nx = 1\n"""Those of x."""\ny = "Of y"\n"""Whoever asks."""'
     assert list(fragments(ast.parse(texts))) == ["What it is.", "Those of x."]
-    raised = (
-        "raise errors.SyncError(x)\nq = QueueFileError(x, path=p)\nraise CommitLogError(x, path=p)"
-    )
-    assert list(placeless_errors(ast.parse(raised))) == ["1 SyncError"]
+    calls = (
+        'errors.SyncError(x)', 'QueueFileError(x, path=p)', 'CommitLogError(x, physical_offset=1)',
+        'StoreError(f"cannot use {path}")', 'StoreError(f"{path}", path=path)', 'StoreError(x)',
+    )  # fmt: skip
+    raised = ast.parse("\n".join(calls))
+    assert list(placeless_errors(raised)) == ["1 SyncError", "4 StoreError"]
     assert all(BEHIND.search(line) for line in ("Behind it", "units_behind_it", "is behind."))
     assert not any(map(BEHIND.search, ("dispatchBehindBytes", "consumerFallbehindThreshold")))

@@ -101,5 +101,6 @@ class LocalTable:
 def _torn(commit: Path, what: str) -> StoreError:
     return StoreError(
         f"the newest version of the Delta table, {commit}, was torn, as by a power loss: {what}; "
-        "remove that file, and its rows are written again"
+        "remove that file, and its rows are written again",
+        path=commit,
     )

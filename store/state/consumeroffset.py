@@ -324,7 +324,8 @@ def _read(root: Path) -> _FileState | None:
     except ValueError as error:
         raise StoreError(
             f"cannot use {path}: {error}; restore the file from {path.name}"
-            f"{BACKUP_SUFFIX} or from a copy"
+            f"{BACKUP_SUFFIX} or from a copy",
+            path=path,
         ) from error
     return _FileState(offsets, counter, applied)
 
