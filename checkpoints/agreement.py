@@ -221,7 +221,8 @@ class _Comparison:
             raise CommitLogError(
                 f"{noticed}, and none of the {cut} units of the queues points to a record that the "
                 "log has: this is another log, and nothing was cut; give the one that was "
-                "dispatched, or a fresh `output=`"
+                "dispatched, or a fresh `output=`",
+                physical_offset=watermark.end_offset,
             )
         if not kept:
             # without a unit nothing tells how much of the log is as it was: all of it comes again
@@ -232,7 +233,8 @@ class _Comparison:
             raise CommitLogError(
                 f"{noticed}, and only {kept} of the {kept + cut} units of the queues point to "
                 f"records that the log has, those up to {end}: too few to show that it is the same "
-                "log, and nothing was cut; give the one that was dispatched, or a fresh `output=`"
+                "log, and nothing was cut; give the one that was dispatched, or a fresh `output=`",
+                physical_offset=end,
             )
         for queue, count in zip(queues, counts, strict=True):
             queue.check_samples(count, f"{noticed}, {kept} of {kept + cut} units agree up to {end}")
@@ -413,6 +415,7 @@ class _Queue:
                     f"{noticed}, but the record at physical offset {real[1]['offset']} is not the "
                     f"one that topic {self._key.topic} queue {self._key.queue_id} was built from: "
                     "this is another log, or a damaged one, and nothing was cut; give the one that "
-                    "was dispatched, or a fresh `output=`"
+                    "was dispatched, or a fresh `output=`",
+                    physical_offset=int(real[1]["offset"]),
                 )
             step = min(step * 4, count) if step < count else 0

@@ -71,7 +71,8 @@ class Loss:
             f"entries that were built, {place} in {self.output / kind} among them: somebody has "
             "removed or overwritten files, and messages would be missing in silence; "
             f"{self.command(settings)} builds them again from the log (reput verify names all that "
-            "differs)"
+            "differs)",
+            path=self.output / kind,
         )
 
 

@@ -155,13 +155,15 @@ def watermark_of(log: CommitLog, log_end: int, built: BuiltOutput) -> Watermark 
         raise CommitLogError(
             f"the log begins at {log.min_offset}, beyond the watermark {watermark.end_offset} of "
             f"{built.output}; if it is the log of this output, run the dispatcher first, which "
-            "lists what was lost"
+            "lists what was lost",
+            physical_offset=log.min_offset,
         )
     if noticed := what_differs(log, log_end, watermark):
         agreement = find_agreement(log, log_end, watermark, built, noticed)
         raise CommitLogError(
             f"{noticed}: the broker has cut the log; run the dispatcher first, which cuts "
-            f"{agreement.cut_units} units from {agreement.end} on and goes on from there"
+            f"{agreement.cut_units} units from {agreement.end} on and goes on from there",
+            physical_offset=agreement.end,
         )
     return watermark
 

@@ -189,12 +189,14 @@ def _check_readable(log: CommitLog, offset: int, end: int, ledger: list[LedgerEn
             raise CommitLogError(
                 f"the log at [{bad.start}, {bad.end}) is damaged ({bad.status.name.lower()}) and "
                 "was sound when it was dispatched: its entries could not be built again; restore "
-                f"it from a copy, or rewind to {bad.end} or later"
+                f"it from a copy, or rewind to {bad.end} or later",
+                physical_offset=bad.start,
             )
     if passed.end != end:
         raise CommitLogError(
             f"no record ends at the watermark {end}, the last place before it is {passed.end}: the "
-            "log is damaged there; reput verify says more"
+            "log is damaged there; reput verify says more",
+            physical_offset=passed.end,
         )
     return passed.messages
 

@@ -181,7 +181,7 @@ class RangeReader:
             file = log.segments.open(segment)
         except OSError as error:
             raise CommitLogError(
-                f"cannot open commitlog file {segment.path}: {error.strerror}"
+                f"cannot open commitlog file {segment.path}: {error.strerror}", path=segment.path
             ) from error
         self._open_files.append(file)
         self._files[number] = file.fd, file.address(log.file_size)

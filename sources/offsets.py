@@ -169,6 +169,7 @@ class LogCheck:
             raise CommitLogDataLossError(
                 "START_BELOW_MIN",
                 f"requested from {position.offset}, but the log begins at {first}",
+                physical_offset=position.offset,
             )
 
     def _is_followed_by_another(self, position: LogOffset) -> bool:
@@ -235,7 +236,8 @@ class PinnedStart(Generic[Start]):
         try:
             start = self._parse(self._path.read_text("utf-8", "replace"))
         except OSError as error:
-            raise StoreError(f"cannot read {self._path}: {error.strerror}") from error
+            line = f"cannot read {self._path}: {error.strerror}"
+            raise StoreError(line, path=self._path) from error
         if start is None:
             raise UsageError(f"{self._path} is damaged or another store's; remove it to begin anew")
         return start

@@ -189,7 +189,8 @@ class Committer:
         if current is None or batch.start > current.end_offset:
             raise StoreError(
                 f"a batch begins at {batch.start}, beyond the watermark "
-                f"{current and current.end_offset}, and would skip messages: nothing was written"
+                f"{current and current.end_offset}, and would skip messages: nothing was written",
+                physical_offset=batch.start,
             )
         counts = DispatchCounts()
         for bad in batch.bad:
@@ -263,7 +264,8 @@ class Committer:
         if current and (noticed := what_differs(self._log, None, current)):
             raise CommitLogError(
                 f"{noticed}: the broker has cut the log while the dispatcher ran; start it again, "
-                "which cuts the queues where the log still agrees and goes on from there"
+                "which cuts the queues where the log still agrees and goes on from there",
+                physical_offset=current.end_offset,
             )
 
     def tend(self) -> None:

@@ -268,7 +268,8 @@ class _Run:
         if fsops.says_no_space(f"{text}{failure}") or not self.space.is_there():
             return NoSpaceError(
                 f"spark finds no space, for its checkpoint {self.config.spark_directory} or for "
-                "temporary files; free some space and the work goes on where it stopped"
+                "temporary files; free some space and the work goes on where it stopped",
+                path=self.config.spark_directory,
             )
         cause = error_of_ours(failure or error)
         return cause or StoreError(f"the query failed: {first_line(failure or error)}")

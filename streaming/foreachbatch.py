@@ -276,7 +276,8 @@ class BatchFunction:
         self._log.refresh()
         batch = self._indexes.scan(self._log, start, end, settings)
         if batch is None:
-            raise StoreError(f"the log between {start} and {end} changed while it was read")
+            line = f"the log between {start} and {end} changed while it was read"
+            raise StoreError(line, physical_offset=start)
         return batch
 
     def close(self) -> None:

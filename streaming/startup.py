@@ -55,7 +55,8 @@ def look(config: DispatcherConfig) -> Start:
         if has_begun_swap(config.output):
             raise StoreError(
                 f"a rebuild of {config.output} was killed, and the next start finishes it before "
-                "anything else; start without a dry run"
+                "anything else; start without a dry run",
+                path=config.output,
             )
         settings = settings_of(config.output, given, config.flags)
         return plan_start(config, settings, log, replay_offset(config, log))

@@ -107,7 +107,8 @@ def compare_stores(
     except OSError as error:
         # a failed read names no file, only one of two descriptors
         place = error.filename or " or ".join(reader.paths)
-        raise StoreError(f"cannot read {place}: {error.strerror}") from error
+        line = f"cannot read {place}: {error.strerror}"
+        raise StoreError(line, path=error.filename) from error
     return comparison
 
 

@@ -61,7 +61,8 @@ def _record_at(log: CommitLog, settings: StoreSettings, physical_offset: int) ->
         if gap := log.segments.gap_at(physical_offset):
             raise NotFoundError(
                 f"no commitlog file covers [{gap[0]}, {gap[1]}), and with it physical offset "
-                f"{physical_offset}: this part of the log is lost"
+                f"{physical_offset}: this part of the log is lost",
+                physical_offset=physical_offset,
             )
         raise UsageError(
             f"physical offset {physical_offset} is not in [{log.min_offset}, {log.segments.end})"

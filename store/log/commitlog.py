@@ -80,9 +80,9 @@ class CommitLog:
                     break
                 done += count
         except OSError as error:
-            raise CommitLogError(
-                f"cannot read commitlog file {segment.path} at {position + done}: {error.strerror}"
-            ) from error
+            at = position + done
+            line = f"cannot read commitlog file {segment.path} at {at}: {error.strerror}"
+            raise CommitLogError(line, path=segment.path, physical_offset=offset + done) from error
         return done
 
     def will_need(self, offset: int, size: int) -> None:

@@ -455,9 +455,8 @@ def missing_range(log: CommitLog, offset: int, end: int, fail: bool) -> BadRange
     following = log.segments.after(offset)
     lost_end = min(following.start, end) if following else end
     if fail:
-        raise CommitLogDataLossError(
-            "SEGMENT_DELETED", f"no commitlog file covers [{offset}, {lost_end})"
-        )
+        line = f"no commitlog file covers [{offset}, {lost_end})"
+        raise CommitLogDataLossError("SEGMENT_DELETED", line, physical_offset=offset)
     return BadRange(offset, lost_end, Status.SEGMENT_DELETED)
 
 

@@ -69,9 +69,8 @@ class Losses:
 def loss_error(log: CommitLog, bad: BadRange) -> StoreError:
     """The error for a reader that must not pass a range."""
     if bad.status is Status.SEGMENT_DELETED:
-        return CommitLogDataLossError(
-            bad.status.name, f"no commitlog file covers [{bad.start}, {bad.end})"
-        )
+        line = f"no commitlog file covers [{bad.start}, {bad.end})"
+        return CommitLogDataLossError(bad.status.name, line, physical_offset=bad.start)
     segment = log.segments.at(bad.start)
     place = str(segment.path) if segment else "the commitlog"
     return CorruptRecordError(place, bad.start, bad.end, bad.status.name)

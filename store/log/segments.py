@@ -117,11 +117,11 @@ class Segments:
                 with suppress(FileNotFoundError):  # it was moved
                     signature += (self.listed[0].path.stat().st_size,)
         except FileNotFoundError as error:
-            raise NotReadyError(
-                f"there is no commitlog {error.filename}; mount it or start its broker"
-            ) from error
+            line = f"there is no commitlog {error.filename}; mount it or start its broker"
+            raise NotReadyError(line, path=error.filename) from error
         except OSError as error:
-            raise CommitLogError(f"cannot read {error.filename}: {error.strerror}") from error
+            line = f"cannot read {error.filename}: {error.strerror}"
+            raise CommitLogError(line, path=error.filename) from error
         if signature == self._signature:
             return
         listed_at = time.time_ns()
@@ -158,7 +158,8 @@ class Segments:
             raise CommitLogError(
                 f"{directory} has no file of the log, and its disk may not be mounted: "
                 f"{consequence}; mount it, or leave it out of storePathCommitLog and "
-                "readOnlyCommitLogStorePaths"
+                "readOnlyCommitLogStorePaths",
+                path=directory,
             )
 
     def at(self, offset: int) -> Segment | None:
@@ -217,7 +218,8 @@ class Segments:
                     raise CommitLogError(
                         f"commitlog files {segment.path} and {path} have the same name and length "
                         "but different bytes; remove the one that does not belong to this log, or "
-                        "wait until a running copy is complete"
+                        "wait until a running copy is complete",
+                        path=path,
                     )
         self._copies.pop(segment.start, None)
 
@@ -269,23 +271,21 @@ class Segments:
         first = segments[0]
         pinned = self.file_size if len(segments) > 1 else 0
         expected = self._configured_size or pinned or sizes[first.path]
+        stated = "mappedFileSizeCommitLog is" if self._configured_size else f"{first.path.name} has"
         for segment in segments:
             if sizes[segment.path] != expected:
-                stated = (
-                    "mappedFileSizeCommitLog is"
-                    if self._configured_size
-                    else f"{first.path.name} has"
-                )
                 raise CommitLogError(
                     f"commitlog file {segment.path} has {sizes[segment.path]} bytes but {stated} "
                     f"{expected}; restore the file, or set mappedFileSizeCommitLog (broker.conf "
-                    "or `mapped_file_size_commit_log=`) to the size that the broker used"
+                    "or `mapped_file_size_commit_log=`) to the size that the broker used",
+                    path=segment.path,
                 )
         for before, after in pairwise(segments):
             if after.start < before.start + expected:
                 raise CommitLogError(
                     f"commitlog files {before.path} and {after.path} overlap at {expected} bytes "
-                    "per file; remove the one that does not belong to this log"
+                    "per file; remove the one that does not belong to this log",
+                    path=after.path,
                 )
         self.file_size = expected
 
@@ -310,7 +310,8 @@ def _list(directories: Sequence[Path]) -> tuple[dict[Path, os.stat_result], list
         listed = again
     raise CommitLogError(
         "files come and go in the commitlog directories faster than they can be listed: "
-        f"{', '.join(map(str, directories))}; try again when they have been moved"
+        f"{', '.join(map(str, directories))}; try again when they have been moved",
+        path=directories[0],
     )
 
 
@@ -321,7 +322,8 @@ def _list_once(directories: Sequence[Path]) -> tuple[dict[Path, os.stat_result],
         try:
             entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
         except OSError as error:
-            raise CommitLogError(f"cannot list {directory}: {error.strerror}") from error
+            line = f"cannot list {directory}: {error.strerror}"
+            raise CommitLogError(line, path=directory) from error
         for entry in entries:
             path = Path(entry.path)
             try:

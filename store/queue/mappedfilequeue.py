@@ -58,7 +58,8 @@ class MappedFileQueue:
                 raise QueueFileError(
                     f"{self.kind} file {entry.path} has {size} bytes but {self.setting} is "
                     f"{self.file_size}; set it as the queue's writer did ({self.place}); where a "
-                    "single queue is damaged, reput verify names the command that heals it"
+                    "single queue is damaged, reput verify names the command that heals it",
+                    path=entry.path,
                 )
             self.starts.append(int(entry.name))
 

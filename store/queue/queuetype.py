@@ -41,7 +41,8 @@ def read_topic_table(root: Path) -> Mapping[str, object]:
         return {}
     topics = document.get("topicConfigTable") if isinstance(document, dict) else None
     if not isinstance(topics, dict):
-        raise StoreError(f"{path} has no topicConfigTable; restore it from the broker's config")
+        line = f"{path} has no topicConfigTable; restore it from the broker's config"
+        raise StoreError(line, path=path)
     return topics
 
 
@@ -59,7 +60,8 @@ def read_queue_types(root: Path) -> Mapping[bytes, str]:
         if declared not in (SIMPLE_CQ, BATCH_CQ):
             raise StoreError(
                 f"topic {escaped(topic.encode())} in {root / TOPICS_FILE} has "
-                f"{QUEUE_TYPE}={declared}; it must be {SIMPLE_CQ} or {BATCH_CQ}"
+                f"{QUEUE_TYPE}={declared}; it must be {SIMPLE_CQ} or {BATCH_CQ}",
+                path=root / TOPICS_FILE,
             )
         kinds[topic.encode()] = declared
     return kinds
@@ -110,7 +112,8 @@ def check_queue_types(root: Path, output: Path, topics: frozenset[bytes]) -> Non
         command = command_line("rebuild", root, output, *chosen)
         raise StoreError(
             f"topic {name} has {QUEUE_TYPE}={kind} ({root / TOPICS_FILE}), but {directory} holds "
-            f"its queues as {built_kind}; rebuild them: {command}"
+            f"its queues as {built_kind}; rebuild them: {command}",
+            path=directory,
         )
 
 

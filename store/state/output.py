@@ -45,12 +45,14 @@ def check_is_output(output: Path, store: Path) -> None:
     """
     place = "give the `output=` of reput run, or the root of a store"
     if not output.is_dir():
-        raise NotReadyError(f"there is no directory {output} to read queues from; {place}")
+        line = f"there is no directory {output} to read queues from; {place}"
+        raise NotReadyError(line, path=output)
     is_store = store.is_dir() and output.samefile(store)
     if not is_store and not any((output / part).is_dir() for part in _PARTS):
         raise NotReadyError(
             f"{output} is not an output: it holds no queues ({CONSUME_QUEUE_DIRECTORY}/, "
-            f"{BATCH_CONSUME_QUEUE_DIRECTORY}/) and no watermark ({STATE_DIRECTORY}/); {place}"
+            f"{BATCH_CONSUME_QUEUE_DIRECTORY}/) and no watermark ({STATE_DIRECTORY}/); {place}",
+            path=output,
         )
 
 

@@ -113,10 +113,13 @@ def verify(
             comparison = compare()
         verdict = _verification(comparison)
         if repair and verdict.damage:
+            first = verdict.damage[0]
             # a message that had a unit may have been in it, and gets none again
             raise CommitLogError(
-                f"{verdict.damage[0].line}, and was sound when it was dispatched; nothing was cut: "
-                f"{damage_advice(settings, output)}"
+                f"{first.line}, and was sound when it was dispatched; nothing was cut: "
+                f"{damage_advice(settings, output)}",
+                path=first.path,
+                physical_offset=first.physical_offset,
             )
         if repair and not dry_run:
             # the bytes that show it in the files may be cut
