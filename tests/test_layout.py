@@ -49,7 +49,7 @@ FOREIGN = {
     "sources": frozenset({"pyspark", "pyarrow", "numpy"}),
     "sinks": frozenset({"numpy", "pyarrow", "deltalake", "kafka"}),
     "readers": frozenset({"numpy", "pyarrow", "duckdb"}),
-    "serving": frozenset[str](),
+    "serving": frozenset({"yaml"}),
     "checkpoints": frozenset({"filelock"}),
     "streaming": frozenset({"pyspark", "py4j", "pyarrow", "numpy"}),
     "workload": frozenset({"numpy"}),
