@@ -18,7 +18,7 @@ from reput.serving.codes import RequestCode
 from reput.serving.fastjson import as_object, as_objects, as_text
 from reput.serving.frame import Frame
 from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX
-from reput.store.log.systemtopics import CARRYING_TOPICS
+from reput.store.log.systemtopics import CARRYING_TOPICS, DEFAULT_TOPIC
 
 RETRY_PREFIX, DEAD_LETTER_PREFIX = RETRY_GROUP_TOPIC_PREFIX.decode(), "%DLQ%"
 
@@ -137,6 +137,12 @@ def _nothing(_request: Frame, _topic_at: TopicAt) -> Iterator[Need]:
     yield from ()
 
 
+def _route(request: Frame, topic_at: TopicAt) -> Iterator[Need]:
+    """Every client of RocketMQ 4.9 asks for the default topic's as well."""
+    if requests.text(request, "topic") != DEFAULT_TOPIC:
+        yield from _topic(ANY)(request, topic_at)
+
+
 def _heartbeat(request: Frame, _topic_at: TopicAt) -> Iterator[Need]:
     body = requests.json_body(request)
     for consumer in requests.field(body, "consumerDataSet", as_objects):
@@ -205,7 +211,7 @@ TABLE: Mapping[int, Row] = {
     RequestCode.GET_ALL_CONSUMER_OFFSET: _admin,
     RequestCode.CHECK_CLIENT_CONFIG: _client_config,
     RequestCode.GET_KV_CONFIG: _nothing,
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: _topic(ANY),
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
     RequestCode.GET_BROKER_CLUSTER_INFO: _nothing,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _admin,
     RequestCode.GET_TOPIC_STATS_INFO: _topic(ASK),

@@ -21,7 +21,7 @@ from tests.support.golden import log_records, unpack_golden
 from tests.support.remoting import Answer, Client, heartbeat, served
 
 PULL, QUERY, VIEW, HEART_BEAT, MEMBERS, ROUTE, CLUSTER, TOPICS = 11, 12, 33, 34, 38, 105, 106, 206
-NO_PERMISSION, RETRY, NOT_FOUND = 16, 20, 22
+NO_PERMISSION, UNKNOWN_TOPIC, RETRY, NOT_FOUND = 16, 17, 20, 22
 KEY, SECRET = "subuser01", "subsecret01"
 ACCOUNT = f"accounts: [{{accessKey: {KEY}, secretKey: {SECRET}, "
 MAY = ACCOUNT + "topicPerms: [Topic=SUB], groupPerms: [group=SUB]}]"
@@ -96,6 +96,7 @@ def test_a_consumer_with_its_rights(port: int) -> None:
         assert ask(client, MEMBERS, {"consumerGroup": "group"}).json["consumerIdList"] == ["c"]
         assert ask(client, ROUTE, {"topic": "Topic"}).code == 0
         assert ask(client, CLUSTER, {}).code == 0
+        assert ask(client, ROUTE, {"topic": "TBW102"}).code == UNKNOWN_TOPIC
         assert ask(client, PULL, pull()).code == 0
         for code, ext, body, lack in (
             (PULL, pull(topic="Other"), b"", "SUB on topic 'Other'"),

@@ -135,7 +135,7 @@ def changed(request: Frame, **ext: str) -> Frame:
 
 
 def test_signatures_of_clients() -> None:
-    """The signatures of both releases are right, whatever the order of the fields, and no others."""
+    """Signatures of both releases are right, whatever the order of the fields, and no others."""
     assert {request.version for request, _ in recorded()} == {479, 407}
     for request, secret in recorded():
         assert is_signed(replace(request, ext=dict(sorted(request.ext.items()))), secret)
