@@ -356,8 +356,9 @@ _WITHOUT_TLS = (
     "or start the server with `tls_cert=FILE` `tls_key=FILE`"
 )
 _TLS_REQUIRED = (
-    "the client does not use TLS, which `is_tls_required=` asks for; let it use TLS (Java: the "
-    "system property tls.enable=true), or start the server without `is_tls_required=`"
+    "the client does not use TLS, which `is_tls_required=` or `tls_client_ca=` asks for; let it "
+    "use TLS (Java: the system property tls.enable=true), or start the server without "
+    "`is_tls_required=` and `tls_client_ca=`"
 )
 
 

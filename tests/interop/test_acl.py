@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.interop.clients import Consumer, Server, serving
+from tests.interop.maven import HarnessError
 from tests.interop.rocketmq import OLD_CLIENT, require_maven
+from tests.support.certificates import make_certificate
 from tests.support.golden import log_records, unpack_golden
 
 TOPIC, GROUP, KEY, SECRET = "Orders", "billing", "billing-app", "billing-secret"
@@ -82,3 +84,26 @@ def test_a_consumer_that_may_not(
     ) as consumer:
         server.wait_until(lambda: words in server.stderr, WAIT_SECONDS)
         assert consumer.kill() == []
+
+
+@pytest.mark.parametrize("client", ["", OLD_CLIENT])
+def test_a_client_certificate(store: Path, tmp_path: Path, client: str) -> None:
+    """A consumer shows its certificate where the server asks for one, and is refused without."""
+    cert, key = make_certificate(tmp_path)
+    properties = {
+        "tls.enable": "true", "tls.test.mode.enable": "false", "tls.client.authServer": "true",
+        "tls.client.trustCertPath": str(cert),
+    }  # fmt: skip
+    shown = {"tls.client.certPath": str(cert), "tls.client.keyPath": str(key)}
+    options = ("--tls-cert", cert, "--tls-key", key, "--tls-client-ca", cert)
+    with serving(store, *options) as server:
+        given = {"client": client, "properties": {**properties, **shown}}
+        with Consumer(server.namesrv, "concurrent", TOPIC, GROUP, **given) as consumer:
+            assert len(consumer.take(1)) == 1
+        given["properties"] = properties
+        with (
+            pytest.raises(HarnessError),
+            Consumer(server.namesrv, "concurrent", TOPIC, "without", **given),
+        ):
+            pass
+        assert "connection of 127.0.0.1 refused: it ended before" in server.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from reput.serving.acl.guard import AccessRules
 from reput.serving.acl.needs import ADMIN, PUBLISH, SUBSCRIBE, Action, Kind, Need, topic_needs
 from reput.serving.acl.rulefile import RulesError, parse_rules
 from reput.store.errors import UsageError
+from tests.support.cli import ROOT
 
 HOST = "192.0.2.1"
 
@@ -119,6 +121,19 @@ def test_texts_stay_texts() -> None:
     for secret in ("12345678", "0x1234567", "1_000_000", "2026-11-27", "1e10000"):
         text = f"accounts:\n- accessKey: k1234567\n  secretKey: {secret}  # mine\ndataVersion: []"
         assert account(text).secret == secret
+
+
+def test_the_examples_of_the_documentation() -> None:
+    """They are rules, and give what they say."""
+    text = (ROOT / "docs" / "serving.md").read_text("utf-8")
+    first, second = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    for found in (account(first, "billing-app"), account(second, "billing-app")):
+        assert may(found, "Sub", "Orders", host="192.168.7.4")
+        assert may(found, "Sub", "billing", Kind.GROUP, host="192.168.7.4")
+        assert not may(found, "Sub", "Other", host="192.168.7.4")
+        assert not may(found, "Pub", "Orders", host="192.168.7.4")
+    assert account(first, "billing-app").is_white("192.168.7.5")
+    assert account(second, "admin").is_admin
 
 
 def test_what_topics_need() -> None:
