@@ -64,6 +64,18 @@ def test_a_consumer_that_signs(store: Path, server: Server, kind: str, client: s
 
 
 @pytest.mark.parametrize("client", ["", OLD_CLIENT])
+def test_a_filter_that_the_server_checks(store: Path, server: Server, client: str) -> None:
+    """A consumer with an SQL92 filter asks at its start whether the server understands it."""
+    wanted = sum(message.property_map.get(b"KEYS") == b"key1" for message in log_records(store))
+    with Consumer(
+        server.namesrv, "concurrent", TOPIC, GROUP, filter="sql:KEYS='key1'", client=client,
+        properties=credentials(),
+    ) as consumer:  # fmt: skip
+        assert len(consumer.take(wanted)) == wanted > 0
+    assert "refused" not in server.stderr
+
+
+@pytest.mark.parametrize("client", ["", OLD_CLIENT])
 @pytest.mark.parametrize(
     ("properties", "topic", "group", "words"),
     [
