@@ -19,7 +19,7 @@ ROOMS = {
     "cli": (),
     "filters": (),
     "readers": (),
-    "serving": (),
+    "serving": ("acl",),
     "sinks": ("index", "delta", "kafka"),
     "sources": (),
     "store": ("log", "index", "queue", "state", "rows", "runs"),
