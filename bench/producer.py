@@ -65,7 +65,7 @@ def flushed(store: Path) -> Iterator[None]:
     def flush() -> None:
         while not stop.wait(FLUSH_SECONDS):
             log = CommitLog([store / COMMIT_LOG_DIRECTORY])
-            for segment in log.segments[-2:]:  # the last one is preallocated
+            for segment in log.segments.listed[-2:]:  # the last one is preallocated
                 fd = os.open(segment.path, os.O_RDONLY)
                 os.fdatasync(fd)
                 os.close(fd)

@@ -61,8 +61,8 @@ one may point to the start of another message of the same size."""
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """The outputs that were built from a log, and their places."""
+class BuiltOutput:
+    """An output of which a run, or another writer, has built entries, and its settings."""
 
     output: Path
     settings: StoreSettings
@@ -103,7 +103,7 @@ def what_differs(log: CommitLog, log_end: int | None, watermark: Watermark) -> s
     last, end = watermark.last_record_offset, watermark.end_offset
     if log_end is not None and end > log_end:
         return f"the log ends at {log_end}, before the watermark {end}"
-    is_lost = last >= log.min_offset and not (log.segment_at(last) or log.segment_after(last))
+    is_lost = last >= log.min_offset and not (log.segments.at(last) or log.segments.after(last))
     if is_same_log(log, watermark) and not is_lost:
         following = last + log.stated_size(last) if last >= log.min_offset else end
         if following >= end or not isinstance(log.record_starting_at(following), Record):
@@ -119,14 +119,14 @@ def what_differs(log: CommitLog, log_end: int | None, watermark: Watermark) -> s
 
 
 def find_agreement(
-    log: CommitLog, log_end: int, watermark: Watermark, built: Built, noticed: str
+    log: CommitLog, log_end: int, watermark: Watermark, built: BuiltOutput, noticed: str
 ) -> Agreement:
     """Search for the cut; ``noticed`` is the text that ``what_differs`` returned.
 
     Raises CommitLogError where no units or too few agree, which means that this is another log, and
     where a part of the log may not be mounted.
     """
-    log.check_mounted(f"{noticed}, and nothing is cut")
+    log.segments.check_mounted(f"{noticed}, and nothing is cut")
     comparison = _Comparison(log, log_end, watermark, built, noticed)
     queues = comparison.queues()
     bounds = [queue.first_offset_that_differs() for queue in queues]
@@ -136,7 +136,7 @@ def find_agreement(
     return comparison.agreement(queues, bound)
 
 
-def find_foreign_entries(log: CommitLog, log_end: int, built: Built) -> Agreement | None:
+def find_foreign_entries(log: CommitLog, log_end: int, built: BuiltOutput) -> Agreement | None:
     """Search what another writer built for entries of messages that the log does not have: those
     beyond its end, which a broker cuts at its start (``CommitLog.recoverNormally``,
     ``ConsumeQueue.truncateDirtyLogicFiles``), and those in whose place it has others.
@@ -157,7 +157,7 @@ def find_foreign_entries(log: CommitLog, log_end: int, built: Built) -> Agreemen
     beyond = sum(queue.count_beyond() for queue in queues)
     agreement = Agreement(log_end, -1, 0, 0, sum(map(len, queues)), 0)
     if bound < log_end or (beyond and not agreement.kept_units):
-        log.check_mounted(f"{noticed}, and nothing is cut")
+        log.segments.check_mounted(f"{noticed}, and nothing is cut")
         agreement = comparison.agreement(queues, bound)
     index_entries = comparison.count_index_entries(agreement.end) if built.index else 0
     units = agreement.cut_units + beyond
@@ -197,7 +197,7 @@ class _Comparison:
     log: CommitLog
     log_end: int
     watermark: Watermark
-    built: Built
+    built: BuiltOutput
     noticed: str
     """The sign that the two differ."""
     is_foreign: bool = False
@@ -221,7 +221,8 @@ class _Comparison:
             raise CommitLogError(
                 f"{noticed}, and none of the {cut} units of the queues points to a record that the "
                 "log has: this is another log, and nothing was cut; give the one that was "
-                "dispatched, or a fresh `output=`"
+                "dispatched, or a fresh `output=`",
+                physical_offset=watermark.end_offset,
             )
         if not kept:
             # without a unit nothing tells how much of the log is as it was: all of it comes again
@@ -232,7 +233,8 @@ class _Comparison:
             raise CommitLogError(
                 f"{noticed}, and only {kept} of the {kept + cut} units of the queues point to "
                 f"records that the log has, those up to {end}: too few to show that it is the same "
-                "log, and nothing was cut; give the one that was dispatched, or a fresh `output=`"
+                "log, and nothing was cut; give the one that was dispatched, or a fresh `output=`",
+                physical_offset=end,
             )
         for queue, count in zip(queues, counts, strict=True):
             queue.check_samples(count, f"{noticed}, {kept} of {kept + cut} units agree up to {end}")
@@ -413,6 +415,7 @@ class _Queue:
                     f"{noticed}, but the record at physical offset {real[1]['offset']} is not the "
                     f"one that topic {self._key.topic} queue {self._key.queue_id} was built from: "
                     "this is another log, or a damaged one, and nothing was cut; give the one that "
-                    "was dispatched, or a fresh `output=`"
+                    "was dispatched, or a fresh `output=`",
+                    physical_offset=int(real[1]["offset"]),
                 )
             step = min(step * 4, count) if step < count else 0

@@ -92,5 +92,6 @@ def _read(path: Path) -> FollowerState:
         raise StoreError(
             f"cannot read {path}, the state of a follower: {error}; remove it, then its position "
             "is read from its target again, and if the log was cut since the target last followed, "
-            "make the target anew"
+            "make the target anew",
+            path=path,
         ) from error

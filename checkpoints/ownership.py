@@ -106,7 +106,8 @@ class Ownership:
         """Return the error that names the owner."""
         return OwnershipError(
             f"{self.output} is written by another dispatcher ({_owner_text(self.output)}); "
-            "stop it first, or write elsewhere with `output=DIR`"
+            "stop it first, or write elsewhere with `output=DIR`",
+            path=self.output,
         )
 
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from reput.checkpoints.agreement import Built
+from reput.checkpoints.agreement import BuiltOutput
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError
-from reput.store.files import INDEX_DIRECTORY, STATE_DIRECTORY
+from reput.store.files import INDEX_DIRECTORY, STATE_DIRECTORY, offset_to_file_name
 from reput.store.index.indexfile import read_entry
-from reput.store.log.commitlog import CommitLog, offset_to_file_name
+from reput.store.log.commitlog import CommitLog
 from reput.store.log.record import Record
 from reput.store.names import escaped
 from reput.store.queue.consumequeue import UNIT_BEGIN, QueueKey, list_queues, topic_directory
@@ -71,11 +71,12 @@ class Loss:
             f"entries that were built, {place} in {self.output / kind} among them: somebody has "
             "removed or overwritten files, and messages would be missing in silence; "
             f"{self.command(settings)} builds them again from the log (reput verify names all that "
-            "differs)"
+            "differs)",
+            path=self.output / kind,
         )
 
 
-def find_loss(log: CommitLog, watermark: Watermark, built: Built) -> Loss | None:
+def find_loss(log: CommitLog, watermark: Watermark, built: BuiltOutput) -> Loss | None:
     """Return what is missing of the entries before the watermark; None where nothing is.
 
     The log must be the one that was dispatched (``what_differs``). Raises QueueFileError.
@@ -84,7 +85,7 @@ def find_loss(log: CommitLog, watermark: Watermark, built: Built) -> Loss | None
     recorded: Mapping[EntryName, EntryEnd] = {} if ends is None else ends.entries
     look = _Look(log, watermark.end_offset, built)
     names = [name for name, end in recorded.items() if look.is_lost(name, end)]
-    begin = log.segment_at(watermark.end_offset - 1)
+    begin = log.segments.at(watermark.end_offset - 1)
     start = ends.end_offset if ends else begin.start if begin else watermark.end_offset
     names += look.without_units(max(start, log.min_offset), {*names})
     if not names:
@@ -112,7 +113,7 @@ def usable_ends(output: Path, watermark: Watermark) -> Ends | None:
     return ends if ends.end_offset <= watermark.end_offset else None
 
 
-def observe_ends(built: Built, end_offset: int) -> dict[EntryName, EntryEnd]:
+def observe_ends(built: BuiltOutput, end_offset: int) -> dict[EntryName, EntryEnd]:
     """Read from the files where each queue ends, as of a watermark."""
     ends = {}
     for kind, key, files in open_all_queues(built.output, built.settings):
@@ -135,7 +136,7 @@ def _has_queues(output: Path) -> bool:
 class _Look:
     """The files of an output, looked at for entries before a watermark."""
 
-    def __init__(self, log: CommitLog, end_offset: int, built: Built) -> None:
+    def __init__(self, log: CommitLog, end_offset: int, built: BuiltOutput) -> None:
         self._log = log
         self._end_offset = end_offset
         self._output = built.output
@@ -257,7 +258,7 @@ class _Look:
 class EndsFile:
     """Records the ends of an output's entries; only the owner of the output may use it."""
 
-    def __init__(self, built: Built, log: CommitLog) -> None:
+    def __init__(self, built: BuiltOutput, log: CommitLog) -> None:
         self._built = built
         self._log = log
         self._state = built.output / STATE_DIRECTORY

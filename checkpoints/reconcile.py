@@ -13,7 +13,7 @@ from pathlib import Path
 
 from reput.checkpoints import spark_checkpoint
 from reput.checkpoints.agreement import (
-    Built,
+    BuiltOutput,
     find_agreement,
     find_foreign_entries,
     what_differs,
@@ -58,7 +58,7 @@ def make_plan(
     log_end: int,
     previous: Watermark | None,
     spark_directory: Path,
-    built: Built,
+    built: BuiltOutput,
     replay_from: int | None = None,
     store_id: str | None = None,
 ) -> Plan:
@@ -101,7 +101,7 @@ def make_plan(
         )
     if watermark.end_offset < first:
         lost = (watermark.end_offset, first)
-        log.check_mounted(f"nothing of [{lost[0]}, {lost[1]}) is skipped")
+        log.segments.check_mounted(f"nothing of [{lost[0]}, {lost[1]}) is skipped")
         notes.append(f"log begins at {first}: [{lost[0]}, {lost[1]}) was removed undispatched")
         watermark = watermark.moved_to(first)
     start, spark = watermark.end_offset, None
@@ -143,7 +143,7 @@ def spark_position(
     return None, f"spark checkpoint is at {positions[0].offset}: resuming"
 
 
-def watermark_of(log: CommitLog, log_end: int, built: Built) -> Watermark | None:
+def watermark_of(log: CommitLog, log_end: int, built: BuiltOutput) -> Watermark | None:
     """Return the watermark of an output, for upkeep commands; None where reput did not build it.
 
     Raises CommitLogError where this is not its log, or where a dispatcher must see the log first.
@@ -155,13 +155,15 @@ def watermark_of(log: CommitLog, log_end: int, built: Built) -> Watermark | None
         raise CommitLogError(
             f"the log begins at {log.min_offset}, beyond the watermark {watermark.end_offset} of "
             f"{built.output}; if it is the log of this output, run the dispatcher first, which "
-            "lists what was lost"
+            "lists what was lost",
+            physical_offset=log.min_offset,
         )
     if noticed := what_differs(log, log_end, watermark):
         agreement = find_agreement(log, log_end, watermark, built, noticed)
         raise CommitLogError(
             f"{noticed}: the broker has cut the log; run the dispatcher first, which cuts "
-            f"{agreement.cut_units} units from {agreement.end} on and goes on from there"
+            f"{agreement.cut_units} units from {agreement.end} on and goes on from there",
+            physical_offset=agreement.end,
         )
     return watermark
 
@@ -169,7 +171,7 @@ def watermark_of(log: CommitLog, log_end: int, built: Built) -> Watermark | None
 def _check_record_start(log: CommitLog, offset: int, end: int) -> None:
     if offset == end:
         return
-    if log.segment_at(offset) is None or offset > end:
+    if log.segments.at(offset) is None or offset > end:
         raise UsageError(
             f"cannot replay from {offset}: the dispatched log is [{log.min_offset}, {end})"
         )

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reput.checkpoints.agreement import Built
+from reput.checkpoints.agreement import BuiltOutput
 from reput.checkpoints.history import History, read_history
 from reput.checkpoints.reconcile import Plan, spark_position
 from reput.store.errors import CommitLogError, StoreError, UsageError
-from reput.store.files import STATE_DIRECTORY
-from reput.store.log.commitlog import CommitLog, is_mapped_file_name
+from reput.store.files import STATE_DIRECTORY, is_mapped_file_name
+from reput.store.log.commitlog import CommitLog
 from reput.store.log.places import first_at_or_after, last_record_before, pass_over
 from reput.store.log.record import Record
 from reput.store.queue.batchconsumequeue import BatchConsumeQueueFiles
@@ -90,7 +90,7 @@ def plan_rewind(
     log_end: int,
     watermark: Watermark,
     spark_directory: Path,
-    built: Built,
+    built: BuiltOutput,
     target: Target,
 ) -> Rewind:
     """Find the place and what lies beyond it; ``log`` is that of the output.
@@ -145,8 +145,8 @@ def _start_of_batch(history: History, number: int) -> int:
 
 def _start_of_file(log: CommitLog, name: str) -> int:
     start = int(name) if is_mapped_file_name(name) else -1
-    if not any(segment.start == start for segment in log.segments):
-        names = [segment.path.name for segment in log.segments]
+    if not any(segment.start == start for segment in log.segments.listed):
+        names = [segment.path.name for segment in log.segments.listed]
         has = f"has {names[0]} to {names[-1]}" if names else "has no file"
         raise UsageError(f"the log has no file {name!r}; it {has}")
     return start
@@ -155,7 +155,7 @@ def _start_of_file(log: CommitLog, name: str) -> int:
 def _round_down(log: CommitLog, asked: int, end: int, ledger: list[LedgerEntry]) -> int:
     if asked == end:
         return end
-    segment = log.segment_at(asked)
+    segment = log.segments.at(asked)
     if asked > end or segment is None:
         raise UsageError(
             f"cannot rewind to {asked}: the dispatched log is [{log.min_offset}, {end})"
@@ -177,7 +177,7 @@ def _round_down(log: CommitLog, asked: int, end: int, ledger: list[LedgerEntry])
 def _check_readable(log: CommitLog, offset: int, end: int, ledger: list[LedgerEntry]) -> int:
     """Return the number of messages that can be dispatched again. Raises CommitLogError where one
     that has an entry cannot."""
-    log.check_mounted("nothing is cut")
+    log.segments.check_mounted("nothing is cut")
     passed = pass_over(log, offset, end)
     for bad in passed.bad:
         listed = (
@@ -189,12 +189,14 @@ def _check_readable(log: CommitLog, offset: int, end: int, ledger: list[LedgerEn
             raise CommitLogError(
                 f"the log at [{bad.start}, {bad.end}) is damaged ({bad.status.name.lower()}) and "
                 "was sound when it was dispatched: its entries could not be built again; restore "
-                f"it from a copy, or rewind to {bad.end} or later"
+                f"it from a copy, or rewind to {bad.end} or later",
+                physical_offset=bad.start,
             )
     if passed.end != end:
         raise CommitLogError(
             f"no record ends at the watermark {end}, the last place before it is {passed.end}: the "
-            "log is damaged there; reput verify says more"
+            "log is damaged there; reput verify says more",
+            physical_offset=passed.end,
         )
     return passed.messages
 
@@ -210,7 +212,7 @@ class _Cut:
     """Physical offset of the last message that keeps its unit; -1 if none does."""
 
 
-def _cut_queues(log: CommitLog, built: Built, offset: int, end: int) -> _Cut:
+def _cut_queues(log: CommitLog, built: BuiltOutput, offset: int, end: int) -> _Cut:
     """Look at the units on both sides of ``offset``, up to ``end``.
 
     Raises StoreError where a queue whose oldest files are gone would lose all its units: the last

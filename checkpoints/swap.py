@@ -144,7 +144,8 @@ def finish_owned_swap(output: Path) -> list[Path]:
     except ValueError as error:
         raise StoreError(
             f"cannot read {journal}, which says what a rebuild had begun to swap: {error}; "
-            f"look at what is in {journal.parent}, then remove it"
+            f"look at what is in {journal.parent}, then remove it",
+            path=journal,
         ) from error
     # the steps that a killed process has taken may be known to the kernel alone
     fsops.sync_file_system_of(output)

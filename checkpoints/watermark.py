@@ -43,7 +43,8 @@ class WatermarkFile:
                 f"{self._path} has changed under this run, which left it at "
                 f"{_position(self.current)} and finds {_position(stored)}: another dispatcher has "
                 "taken over, or the file is damaged; this run writes nothing more: start one "
-                "again, then run reput verify, which finds what both may have written"
+                "again, then run reput verify, which finds what both may have written",
+                path=self._path,
             )
 
     def advance(self, watermark: Watermark) -> Watermark:

@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
 import ipaddress
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING
 
-from reput.cli.options import CLIENTS, flag, value
+from reput.cli.options import fields_given
 from reput.cli.render import print_note
 from reput.serving.config import ServerConfig
 from reput.store.errors import UsageError
+from reput.store.flags import flags_of
 
 if TYPE_CHECKING:
     from reput.serving.stores import BrokerIdentity
 
 
-def client_settings(**given: Any) -> dict[str, Any]:
-    """Return the fields of ``ServerConfig`` that are given, for every serving command; each field
-    with an ``Option`` is a parameter."""
-    return {field: value for field, value in given.items() if value not in (None, False)}
-
-
-def _parameters() -> Iterator[inspect.Parameter]:
-    for field, hint in get_type_hints(ServerConfig, include_extras=True).items():
-        for option in getattr(hint, "__metadata__", ()):
-            if option.metavar:
-                shown = value(option.metavar, option.help, option.flag, panel=CLIENTS)
-                default, annotation = None, Annotated[hint.__origin__ | None, shown]
-            else:
-                shown = flag(option.help, option.flag, panel=CLIENTS)
-                default, annotation = False, Annotated[bool, shown]
-            yield inspect.Parameter(
-                field, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-            )
-
-
-client_settings.__signature__ = inspect.Signature(list(_parameters()))  # type: ignore[attr-defined]
+client_settings = fields_given(ServerConfig, *flags_of(ServerConfig))
+"""Returns the fields of ``ServerConfig`` that are given, for every serving command."""
 
 
 def warn_if_open(config: ServerConfig) -> None:

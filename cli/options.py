@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
@@ -18,19 +18,15 @@ from reput.cli import completion
 from reput.cli.render import print_note, when_ready
 from reput.cli.texts import counted, time_text
 from reput.sources.options import parse_size
-from reput.store.config import (
-    DAMAGE_PANEL,
-    STORE_PANEL,
-    Flag,
-    StoreSettings,
-    read_store_settings,
-)
+from reput.store.config import StoreSettings, read_store_settings
 from reput.store.errors import UsageError
+from reput.store.flags import CLIENTS_PANEL, DAMAGE_PANEL, STORE_PANEL, Flag, flags_of
 from reput.store.follower import FollowerTarget
 from reput.store.log.compression import MAX_INFLATED_BYTES
 from reput.store.rows.rowform import RowForm
 from reput.store.state.built import index_flags, settings_of
 from reput.store.state.output import check_is_output
+from reput.streaming.config import DispatcherConfig
 
 _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)\Z", re.ASCII)
 _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -209,60 +205,67 @@ def awaited_settings(
     return when_ready(read)
 
 
-def overruling(field: str, **limits: Any) -> Any:
-    """Return typer's declaration of the option that overrules a setting."""
-    row = Flag.of(field)
+def declared(config: type, field: str, **limits: Any) -> Any:
+    """Return typer's declaration of the option of a configuration's field."""
+    row = Flag.of(config, field)
     if row.metavar is None:
         return flag(row.help, row.names, panel=row.panel)
     return value(row.metavar, row.help, row.names, panel=row.panel, **limits)
 
 
-def _flag_maker(*fields: str) -> Callable[..., dict[str, Any]]:
-    """Return the function that makes flags of the options that overrule some settings: field of
-    ``StoreSettings`` -> value, None for one that is not given. It raises UsageError."""
-    types = get_type_hints(StoreSettings)
-    names = {field: Flag.of(field).name.removeprefix("--").replace("-", "_") for field in fields}
+def fields_given(config: type, *fields: str) -> Callable[..., dict[str, Any]]:
+    """Return the function whose parameters are the options of some fields of a configuration: field
+    -> value, without those that are not given. It raises UsageError."""
+    types = get_type_hints(config)
+    rows = {field: Flag.of(config, field) for field in fields}
+    readers = {field: _READERS.get(row.metavar or "") for field, row in rows.items()}
 
-    def flags(**given: Any) -> dict[str, Any]:
-        made = {field: given[name] for field, name in names.items()}
-        for field, text in made.items():
-            if types[field] is int:
-                made[field] = size_option(Flag.of(field).name, text)
-        if _INDEX_FIELD in made:
-            made |= index_flags(made[_INDEX_FIELD])
-        return made
+    def made(**given: Any) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for field, row in rows.items():
+            taken, reader = given[row.parameter], readers[field]
+            if taken is None or (taken is False and _is_plain(row)):
+                continue
+            if reader is not None:
+                taken = reader.read(row.name, taken)
+            values[field] = row.words[taken] if row.words else taken
+        if _INDEX_FIELD in values:
+            values |= index_flags(values[_INDEX_FIELD])
+        return values
 
-    parameters = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None,
-            annotation=Annotated[
-                (str if types[field] is int else types[field]) | None, overruling(field)
-            ],
-        )
-        for field, name in names.items()
-    ]  # fmt: skip
-    flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return flags
+    def parameter(field: str, row: Flag) -> inspect.Parameter:
+        reader = readers[field]
+        taken: Any = reader.taken if reader is not None else types[field]
+        if row.words:
+            taken = Literal[tuple(row.words)]
+        default = False if _is_plain(row) else row.shown
+        return inspect.Parameter(
+            row.parameter, inspect.Parameter.KEYWORD_ONLY, default=default,
+            annotation=Annotated[taken if default is not None else taken | None,
+                                 declared(config, field)],
+        )  # fmt: skip
+
+    parameters = [parameter(field, row) for field, row in rows.items()]
+    made.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return made
+
+
+def _is_plain(row: Flag) -> bool:
+    """Whether an option is a switch that can only be given, not taken back."""
+    return row.metavar is None and row.name == row.names
+
+
+def dispatcher_fields(command: str | None) -> Callable[..., dict[str, Any]]:
+    """Return ``fields_given`` for the options of ``DispatcherConfig`` that a dispatching command
+    has, and not all of them; for None, those that all have."""
+    rows = flags_of(DispatcherConfig).items()
+    taken = (field for field, row in rows if command in (row.commands or (None,)))
+    return fields_given(DispatcherConfig, *taken)
 
 
 def _file_size(consume_queue_file_size: str | None) -> dict[str, Any]:
     size = size_option("--consume-queue-file-size", consume_queue_file_size)
     return {"mapped_file_size_consume_queue": size}
-
-
-def dispatcher_settings(
-    broker_conf: BrokerConf = None,
-    commitlog_file_size: CommitLogFileSize = None,
-    conf: Conf = None,
-) -> dict[str, Any]:
-    """Return the fields of ``DispatcherConfig`` that every dispatching command sets. Raises
-    UsageError."""
-    size = size_option("--commitlog-file-size", commitlog_file_size)
-    return {
-        "broker_conf": broker_conf,
-        "mapped_file_size_commit_log": size,
-        "spark_conf": spark_conf(conf or []),
-    }
 
 
 def kinds_option(text: str | None, choices: Sequence[str]) -> Sequence[str]:
@@ -326,20 +329,33 @@ def delta_followers(
     return targets
 
 
-def spark_conf(pairs: list[str]) -> dict[str, str]:
+def spark_conf(name: str, pairs: list[str]) -> dict[str, str]:
     """Return the Spark settings in texts of the form ``spark.KEY=VALUE``; the last of a key counts.
-    Raises UsageError."""
+    Raises UsageError naming the option."""
     settings = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.startswith("spark."):
-            raise UsageError(f"--conf is {pair!r}; it must be spark.SOMETHING=VALUE")
+            raise UsageError(f"{name} is {pair!r}; it must be spark.SOMETHING=VALUE")
         settings[key] = value
     return settings
 
 
-SETTINGS, DAMAGE = STORE_PANEL, DAMAGE_PANEL
-DELTA, KAFKA, CLIENTS = "Delta table", "Kafka", "Clients that are served"
+class _Reader(NamedTuple):
+    """How the value of an option is taken from typer, and read, given the option's name."""
+
+    taken: Any
+    read: Callable[[str, Any], Any]
+
+
+_READERS: Mapping[str, _Reader] = {
+    "SIZE": _Reader(str, size_option),
+    "TIME": _Reader(str, duration_option_ms),
+    "KEY=VALUE": _Reader(list[str], spark_conf),
+}
+"""By the kind of the value; any other is as typer makes it of the field's type."""
+SETTINGS, DAMAGE, CLIENTS = STORE_PANEL, DAMAGE_PANEL, CLIENTS_PANEL
+DELTA, KAFKA = "Delta table", "Kafka"
 METRICS, ROWS = "Metrics", "Rows of messages"
 """Panels of ``--help``; each aligns its own columns, so that names fit into 80 columns."""
 
@@ -395,20 +411,11 @@ ReadOutput = Annotated[
         "-o",
     ),
 ]
-BrokerConf = Annotated[
-    Path | None,
-    value("FILE", "RocketMQ's property file; `broker.conf` in the store if not given.",
-          panel=SETTINGS),
-]  # fmt: skip
-CommitLogFileSize = Annotated[
-    str | None,
-    value("SIZE", "mappedFileSizeCommitLog, such as `1g`.", "--commitlog-file-size",
-          panel=SETTINGS),
-]  # fmt: skip
-ConsumeQueueFileSize = Annotated[str | None, overruling("mapped_file_size_consume_queue")]
-Conf = Annotated[
-    list[str] | None,
-    value("KEY=VALUE", "A Spark setting; may be repeated.", panel=SETTINGS),
+Checkpoint = Annotated[Path | None, declared(DispatcherConfig, "checkpoint")]
+BrokerConf = Annotated[Path | None, declared(DispatcherConfig, "broker_conf")]
+CommitLogFileSize = Annotated[str | None, declared(DispatcherConfig, "mapped_file_size_commit_log")]
+ConsumeQueueFileSize = Annotated[
+    str | None, declared(StoreSettings, "mapped_file_size_consume_queue")
 ]
 Topics = Annotated[
     list[str] | None,
@@ -423,9 +430,6 @@ AsOf = Annotated[
     value("MOMENT", "Read everything as it was then: a time, `offset:N` of the log, or the end of "
           "`batch:N` of Spark's checkpoint.", "--as-of"),
 ]  # fmt: skip
-Retention = Annotated[
-    bool, flag("Remove queue files whose messages the log has lost.", "--retention")
-]
 Delta = Annotated[
     str | None,
     value("URL", "Also write a row per message to this Delta table, a path or an `s3://` URL.",
@@ -479,5 +483,5 @@ AsJsonLines = Annotated[
 
 _INDEX_FIELD = "message_index_enable"
 _BUILD_FIELDS = ("on_queue_gap", "verify_crc", "index_tags", "mapped_file_size_consume_queue")
-build_flags = _flag_maker(*_BUILD_FIELDS)
-run_flags = _flag_maker(*_BUILD_FIELDS, _INDEX_FIELD)
+build_flags = fields_given(StoreSettings, *_BUILD_FIELDS)
+run_flags = fields_given(StoreSettings, *_BUILD_FIELDS, _INDEX_FIELD)

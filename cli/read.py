@@ -125,7 +125,8 @@ def _raise_not_found(
     if pulled.damaged:
         raise NotFoundError(
             f"the record at {place} is lost or damaged, at physical offset {pulled.damaged[0]}; "
-            f"look at it: {command_line('inspect record', root, None, str(pulled.damaged[0]))}"
+            f"look at it: {command_line('inspect record', root, None, str(pulled.damaged[0]))}",
+            physical_offset=pulled.damaged[0],
         )
     has = f"[{pulled.min_offset}, {pulled.max_offset})" if pulled.max_offset else "no messages"
     raise NotFoundError(f"no message at {place}, which has {has}{_unqueued(store)}")

@@ -12,6 +12,7 @@ from reput.checkpoints.ownership import check_is_free
 from reput.cli import options, render, severalstores, texts
 from reput.cli.comparison import comparison_lines, difference_records
 from reput.cli.printer import Part, Result, printed
+from reput.store.config import StoreSettings
 from reput.store.errors import UsageError
 from reput.store.files import INDEX_DIRECTORY
 from reput.store.queue.topics import check_topics
@@ -30,11 +31,11 @@ SHOWN_DIFFERENCES = 10
 DropOld = Annotated[
     bool, options.flag("Build nothing, and remove what earlier rebuilds kept.", "--drop-old")
 ]
-Since = Annotated[int | None, options.overruling("topic_begins", min=0)]
+Since = Annotated[int | None, options.declared(StoreSettings, "topic_begins", min=0)]
 
 
 @printed
-@options.with_options(flags=options.build_flags, dispatcher=options.dispatcher_settings)
+@options.with_options(flags=options.build_flags, dispatcher=options.dispatcher_fields(None))
 def rebuild(
     store: severalstores.OneStore = None,
     output: options.Output = None,
@@ -84,7 +85,7 @@ def rebuild(
     several = severalstores.several_stores(store, stores, outputs)
     if several is not None:
         own_options = {"output": output, "topic": topic, "from": since}
-        several.refuse(own_options | {"broker_conf": dispatcher["broker_conf"]})
+        several.refuse(own_options | {"broker_conf": dispatcher.get("broker_conf")})
     root = store or Path()
     roots = {root: output or root} if several is None else several.find()
     if drop_old:

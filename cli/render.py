@@ -111,7 +111,8 @@ def error_of_store(error: ReputError | OSError) -> ReputError:
     """Return the error of one of several stores, which ends what is done about it alone."""
     if isinstance(error, ReputError):
         return error
-    return StoreError(str(error) if error.filename is None else system_line(error))
+    line = str(error) if error.filename is None else system_line(error)
+    return StoreError(line, path=error.filename)
 
 
 def print_note(line: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,11 +17,7 @@ from reput.serving.config import ServerConfig
 from reput.store.errors import UsageError
 from reput.store.follower import FollowerTarget
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm
-from reput.streaming.config import (
-    DEFAULT_LATENCY_MS,
-    DEFAULT_MAX_BYTES_PER_TRIGGER,
-    DispatcherConfig,
-)
+from reput.streaming.config import DispatcherConfig
 from reput.streaming.measures import Measures, QueueMeasures
 from reput.streaming.refusals import check_output
 from reput.streaming.spark.jvm import started
@@ -40,44 +35,10 @@ MAX_METRICS_QUEUES = 1000
 """Prometheus keeps each series in memory, and the page of this many takes 10 ms to write."""
 
 
-class OnCorrupt(StrEnum):
-    """The reaction to damaged bytes: list them in the quarantine and go on, or fail."""
-
-    QUARANTINE = "quarantine"
-    FAIL = "fail"
-
-
-Once = Annotated[bool, options.flag("Catch up with the log, then end.", "--once")]
 DryRun = Annotated[
     bool,
     options.flag("Say what a start would cut, list and skip, and change nothing.", "--dry-run"),
 ]
-Checkpoint = Annotated[
-    Path | None,
-    options.value("DIR", "Directory of Spark's checkpoint; `OUTPUT/reput/spark` if not given."),
-]
-Latency = Annotated[
-    str,
-    options.value(
-        "TIME",
-        "Wanted median time from append to durable entry: `80ms`, `1s`. Small micro-batches are "
-        "spaced as far as it allows, which saves CPU; `0ms` makes no pause.",
-    ),
-]
-MaxBytesPerTrigger = Annotated[
-    str,
-    options.value(
-        "SIZE",
-        "Read up to this much of the log per micro-batch: `64k`, `1g`; several stores share it.",
-    ),
-]
-OnCorruptOption = Annotated[
-    OnCorrupt,
-    options.value(
-        "HOW", "At damaged bytes, list them and go on (`quarantine`) or stop (`fail`).",
-        panel=options.DAMAGE,
-    ),
-]  # fmt: skip
 MetricsPort = Annotated[
     str | None,
     options.value(
@@ -99,41 +60,15 @@ MetricsQueues = Annotated[
 ]
 
 
-def run_settings(
-    once: Once = False,
-    checkpoint: Checkpoint = None,
-    latency: Latency = f"{DEFAULT_LATENCY_MS}ms",
-    on_corrupt: OnCorruptOption = OnCorrupt.QUARANTINE,
-    adopt: Annotated[
-        bool, options.flag("Continue queues that another writer built.", "--adopt")
-    ] = False,
-    replay_from: Annotated[
-        str | None,
-        options.value("OFFSET", "Dispatch again from `earliest` or a physical offset."),
-    ] = None,
-    retention: options.Retention = False,
-) -> dict[str, Any]:
-    """Return the fields of ``DispatcherConfig`` that only this command sets. Raises UsageError."""
-    return {
-        "once": once,
-        "checkpoint": checkpoint,
-        "latency_ms": options.duration_option_ms("--latency", latency),
-        "fail_on_corrupt": on_corrupt is OnCorrupt.FAIL,
-        "adopt": adopt,
-        "replay_from": replay_from,
-        "retention": retention,
-    }
-
-
 @printed
 @options.with_options(
-    settings=run_settings,
+    settings=options.dispatcher_fields("run"),
     flags=options.run_flags,
     delta=options.delta_followers,
     kafka=kafka_followers,
     form=options.row_form,
     clients=client_settings,
-    dispatcher=options.dispatcher_settings,
+    dispatcher=options.dispatcher_fields(None),
 )
 def run(
     store: severalstores.OneStore = None,
@@ -141,7 +76,6 @@ def run(
     stores: severalstores.Stores = None,
     outputs: severalstores.Outputs = None,
     dry_run: DryRun = False,
-    max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 30}g",
     *,
     settings: dict[str, Any],
     flags: dict[str, Any],
@@ -172,13 +106,11 @@ def run(
     """
     several = severalstores.several_stores(store, stores, outputs)
     new_measures = _new_measures(metrics_port, metrics_queues)
-    max_bytes = options.size_option("--max-bytes-per-trigger", max_bytes_per_trigger) or 0
     fields = {**settings, "flags": flags, **dispatcher}
     if several is None:
         root = store or Path()
         followers = _followers(None, delta, kafka, form)
-        fields |= {"max_bytes_per_trigger": max_bytes, "followers": followers}
-        config = DispatcherConfig(root, output or root, **fields)
+        config = DispatcherConfig(root, output or root, **fields, followers=followers)
         if dry_run:
             yield _start(config)
         else:
@@ -189,20 +121,19 @@ def run(
         "output": output, "serve": serve, "kafka_store_id": kafka_store_id,
         "dry_run": dry_run or None,
     }  # fmt: skip
-    several.refuse(given | {name: fields[name] for name in of_one_store})
+    several.refuse(given | {name: fields.get(name) for name in of_one_store})
     _check_clients(serve, clients)
 
     def configured(root: Path, output: Path, number: int) -> DispatcherConfig:
         # all may catch up at once, each with two batches in memory
-        share = max(1, max_bytes // number)
+        share = {"max_bytes_per_trigger": max(1, fields["max_bytes_per_trigger"] // number)}
         followers = _followers(output.name, delta, kafka, form)
-        return DispatcherConfig(
-            root, output, **fields, max_bytes_per_trigger=share, followers=followers
-        )
+        return DispatcherConfig(root, output, **fields | share, followers=followers)
 
-    supervised = severalstores.supervisor(several, configured, new_measures, once=fields["once"])
+    once = fields.get("once", False)
+    supervised = severalstores.supervisor(several, configured, new_measures, once=once)
     metrics = _metrics(supervised.runs, metrics_port)
-    severalstores.dispatch_all(supervised, fields["spark_conf"], metrics)
+    severalstores.dispatch_all(supervised, fields.get("spark_conf", {}), metrics)
     yield from severalstores.results(supervised)
 
 

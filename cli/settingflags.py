@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import cache
-from typing import get_type_hints
 
 SETTING = re.compile(r"`(?P<name>[A-Za-z]+\.?[a-z_]+)=(?P<value>\w*)`")
 
@@ -27,7 +25,6 @@ _FLAGS = {
     "KafkaSettings.max_message_bytes": "--kafka-max-message-bytes",
     "KafkaSettings.store_id": "--kafka-store-id",
     "kinds": "--only",
-    "mapped_file_size_commit_log": "--commitlog-file-size",
     "topics": "--topic",
 }
 """Settings whose option has another name, and that have no row which states it."""
@@ -50,16 +47,9 @@ def _flags() -> Mapping[str, str]:
     """Setting -> option, for all whose names differ by more than their dashes."""
     # imported here, because few lines name a setting, and ``--help`` needs neither
     from reput.serving.config import ServerConfig  # noqa: PLC0415
-    from reput.store.config import Flag, StoreSettings  # noqa: PLC0415
+    from reput.store.config import StoreSettings  # noqa: PLC0415
+    from reput.store.flags import flags_of  # noqa: PLC0415
+    from reput.streaming.config import DispatcherConfig  # noqa: PLC0415
 
-    of_store = {
-        row.name: Flag.of(row.name).name
-        for row in fields(StoreSettings)
-        if row.metadata.get("flag")
-    }
-    of_server = {
-        field: option.flag
-        for field, hint in get_type_hints(ServerConfig, include_extras=True).items()
-        for option in getattr(hint, "__metadata__", ())
-    }
-    return {**of_store, **of_server, **_FLAGS}
+    rows = [*map(flags_of, (StoreSettings, ServerConfig, DispatcherConfig))]
+    return {field: row.name for of_one in rows for field, row in of_one.items()} | _FLAGS

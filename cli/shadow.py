@@ -9,32 +9,28 @@ from typing import Annotated, Any
 
 from reput.cli import options, texts
 from reput.cli.printer import Part, Record, Result, Table, printed
-from reput.cli.run import Checkpoint, Latency, MaxBytesPerTrigger, Once, dispatch, open_store
+from reput.cli.run import dispatch, open_store
 from reput.store.errors import UsageError
 from reput.store.state.built import settings_of
-from reput.streaming.config import (
-    DEFAULT_LATENCY_MS,
-    DEFAULT_MAX_BYTES_PER_TRIGGER,
-    DispatcherConfig,
-)
+from reput.streaming.config import DispatcherConfig
 from reput.upkeep.entryfields import fields_text
 from reput.upkeep.shadow import Shadow, ShadowResult
 
 
 @printed
-@options.with_options(flags=options.run_flags, dispatcher=options.dispatcher_settings)
+@options.with_options(
+    settings=options.dispatcher_fields("shadow"),
+    flags=options.run_flags,
+    dispatcher=options.dispatcher_fields(None),
+)
 def shadow(
     store: options.Store,
     output: Annotated[
         Path, options.value("DIR", "Root directory to write to, not the store.", "--output", "-o")
     ],
-    once: Once = False,
-    checkpoint: Checkpoint = None,
-    latency: Latency = f"{DEFAULT_LATENCY_MS}ms",
-    max_bytes_per_trigger: MaxBytesPerTrigger = f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 30}g",
     *,
+    settings: dict[str, Any],
     flags: dict[str, Any],
-    retention: options.Retention = False,
     dispatcher: dict[str, Any],
 ) -> Result:
     """Follow a live broker into an output of its own, and compare both sides' queues as they grow.
@@ -44,18 +40,7 @@ def shadow(
     """
     if output.resolve() == store.resolve():
         raise UsageError("--output is the store itself; give a directory for queues to compare")
-    max_bytes = options.size_option("--max-bytes-per-trigger", max_bytes_per_trigger)
-    config = DispatcherConfig(
-        store=store,
-        output=output,
-        once=once,
-        checkpoint=checkpoint,
-        latency_ms=options.duration_option_ms("--latency", latency),
-        max_bytes_per_trigger=max_bytes or 0,
-        retention=retention,
-        flags=flags,
-        **dispatcher,
-    )
+    config = DispatcherConfig(store, output, **settings, flags=flags, **dispatcher)
     given = open_store(config)
     comparison = Shadow(settings_of(output, given, config.flags), output)
     progress = dispatch(config, comparison)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from reput.cli import options, render
 from reput.cli.clientoptions import address
-from reput.cli.run import Checkpoint
 from reput.cli.terminal import END_OF_INPUT, Terminal
 from reput.cli.topview import TopView
 from reput.store.commandline import command_line
@@ -30,7 +29,7 @@ def top(
     store: options.Store,
     settings: StoreSettings,
     output: options.ReadOutput = None,
-    checkpoint: Checkpoint = None,
+    checkpoint: options.Checkpoint = None,
     metrics: Annotated[
         str | None,
         options.value(

@@ -74,7 +74,7 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
         self._log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
         self._end = LogTail(self._log).settled()
         if fail_on_data_loss:
-            self._log.check_mounted("the log may have begun earlier")
+            self._log.segments.check_mounted("the log may have begun earlier")
         warn_of_unmounted(self._log)
         warn_of_unread_end(self._log, self._end)
 
@@ -173,8 +173,8 @@ class MessageDataset(dataset.Dataset):  # type: ignore[misc]
     def _ranges(self, condition: dataset.Expression | None) -> Iterator[tuple[int, int]]:
         """[start, end) ranges of the log that may hold matching rows; adjacent ones are joined."""
         size = self._log.file_size
-        files = [(segment.start, segment.start + size) for segment in self._log.segments]
-        parts = sorted([*files, *self._log.gaps()])
+        files = [(segment.start, segment.start + size) for segment in self._log.segments.listed]
+        parts = sorted([*files, *self._log.segments.gaps()])
         bounds = [(start, min(end, self._end)) for start, end in parts if start < self._end]
         if condition is not None:
             bounds = self._candidates(bounds, condition)

@@ -155,7 +155,8 @@ def export(
 
     def passed(done: int, total: int) -> None:
         if stop.is_set():
-            raise StoreError(f"the export was stopped and {out} not written; run it again")
+            line = f"the export was stopped and {out} not written; run it again"
+            raise StoreError(line, path=out)
         show(rows, done, total)
 
     check_target(out, settings)
@@ -206,7 +207,8 @@ def _written_aside(out: Path) -> Iterator[Path]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise OwnershipError(
-                f"another export is writing {aside}; wait for it, or choose another directory"
+                f"another export is writing {aside}; wait for it, or choose another directory",
+                path=aside,
             ) from None
         _check_is_free(out)  # another export may have just finished
         for left in aside.iterdir():

@@ -158,9 +158,9 @@ class _Pull:
         ):
             self._note(GetMessageStatus.NO_MATCHED_MESSAGE)
             return
-        if view.log.segment_at(unit.physical_offset) is None:
+        if view.log.segments.at(unit.physical_offset) is None:
             self._note(GetMessageStatus.MESSAGE_WAS_REMOVING)
-            gap = view.log.gap_at(unit.physical_offset)
+            gap = view.log.segments.gap_at(unit.physical_offset)
             if gap is not None and gap[0] not in self.damaged:
                 self.damaged.append(gap[0])
             file_size = view.log.file_size

@@ -25,7 +25,7 @@ from reput.readers.getmessage import (
 )
 from reput.readers.messagefilter import MessageFilter
 from reput.store.errors import CommitLogError
-from reput.store.log.commitlog import OpenFile, Segment
+from reput.store.log.segments import OpenFile, Segment
 from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE
 from reput.store.queue.view import ConsumeQueueView, QueueView
 
@@ -88,7 +88,7 @@ class RangeReader:
         outside = outside_queue(offset, low, high)
         if outside is not None:
             return GetRangesResult(*outside, low, high)
-        if view is not self._view or view.log.segments is not self._segments:
+        if view is not self._view or view.log.segments.listed is not self._segments:
             self._follow(view)
         if self._is_whole and isinstance(queue, ConsumeQueueView):
             result = self._plain(queue, offset, max_count, max_bytes, message_filter)
@@ -106,7 +106,7 @@ class RangeReader:
 
     def _follow(self, view: LogView) -> None:
         """Adopt the log's files and end as they are now."""
-        log, segments, limits = view.log, view.log.segments, self._limits
+        log, segments, limits = view.log, view.log.segments.listed, self._limits
         if segments is not self._segments:
             self._files = np.full((len(segments), 2), -1, np.int64)
             self._open_files.clear()
@@ -178,10 +178,10 @@ class RangeReader:
         """Open and map a file of the log. Raises CommitLogError."""
         segment, log = self._segments[number], view.log
         try:
-            file = log.open_file(segment)
+            file = log.segments.open(segment)
         except OSError as error:
             raise CommitLogError(
-                f"cannot open commitlog file {segment.path}: {error.strerror}"
+                f"cannot open commitlog file {segment.path}: {error.strerror}", path=segment.path
             ) from error
         self._open_files.append(file)
         self._files[number] = file.fd, file.address(log.file_size)

@@ -48,7 +48,8 @@ class CommittedOffsets:
         missing = " and no ".join(map(str, places))
         raise NotFoundError(
             f"there is no {missing}, so the offsets of consumer groups are not known; copy the "
-            "file from the broker's store"
+            "file from the broker's store",
+            path=places[0],
         )
 
     def groups(self) -> list[str]:
@@ -110,7 +111,8 @@ def queue_lags(
         if group not in committed.groups():
             raise NotFoundError(
                 f"consumer group {group} has no offsets in {committed.path}; reput groups list "
-                "shows those that have"
+                "shows those that have",
+                path=committed.path,
             )
     for topic in topics or ():
         if not any(key.topic == topic for key in committed.table):

@@ -79,7 +79,9 @@ def _units(
         if part is None:
             raise QueueFileError(
                 f"queue {queue_id} of topic {topic} has no file with offset {start}; rebuild it "
-                "with reput rebuild, or read from a later offset"
+                "with reput rebuild, or read from a later offset",
+                path=queue.directory,
+                queue_offset=start,
             )
         units, start = part
         if start > end:

@@ -71,7 +71,7 @@ class LogReader:
         Raises CommitLogDataLossError or CorruptRecordError with ``fail_on_data_loss``.
         """
         log = self.view.log
-        gap, result = log.gap_at(physical_offset), log.record_starting_at(physical_offset)
+        gap, result = log.segments.gap_at(physical_offset), log.record_starting_at(physical_offset)
         if gap is not None:
             bad = BadRange(*gap, Status.SEGMENT_DELETED)
         elif isinstance(result, Outcome):
@@ -112,6 +112,6 @@ class LogReader:
         log, end = self.view.log, self.view.end
         head = log.read(end, record.SIZE_MAGIC_LENGTH)
         if head[4:] == record.BLANK_MAGIC.to_bytes(4, "big"):
-            segment = log.segment_after(end)
+            segment = log.segments.after(end)
             head = log.read(segment.start, record.SIZE_MAGIC_LENGTH) if segment else b""
         return not any(head)

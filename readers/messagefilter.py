@@ -58,9 +58,9 @@ class MessageFilter:
         try:
             registry = consumers.from_json(configjson.read(path))
         except consumers.FilterDataError as error:
-            raise StoreError(f"cannot use {path}: {error}") from error
+            raise StoreError(f"cannot use {path}: {error}", path=path) from error
         if registry.problem:
-            raise StoreError(f"cannot use {path}: {registry.problem}")
+            raise StoreError(f"cannot use {path}: {registry.problem}", path=path)
         consumer = registry.find(topic, group)
         return cls.of_consumer(consumer) if consumer else None
 

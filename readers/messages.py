@@ -107,7 +107,8 @@ class Message:
             raise MessageBodyError(
                 f"the body of the message at physical offset {self.physical_offset} ({codec}, "
                 f"{len(self.record.body)} bytes) cannot be inflated within "
-                f"{self.max_body_bytes} bytes; raise the limit, or take the body as stored"
+                f"{self.max_body_bytes} bytes; raise the limit, or take the body as stored",
+                physical_offset=self.physical_offset,
             )
         return plain
 
@@ -119,7 +120,8 @@ class Message:
         if inner is None:
             raise MessageBodyError(
                 f"the body of the message at physical offset {self.physical_offset} is not an "
-                "inner batch, though its sysFlag marks one; take the body as stored"
+                "inner batch, though its sysFlag marks one; take the body as stored",
+                physical_offset=self.physical_offset,
             )
         return [self._inner(index, *parts) for index, parts in enumerate(inner)]
 

@@ -66,7 +66,7 @@ class MessageStore:
         self._settings = settings
         log = CommitLog(settings.commit_log_directories, settings.mapped_file_size_commit_log)
         if fail_on_data_loss:
-            log.check_mounted("the log may have begun earlier")
+            log.segments.check_mounted("the log may have begun earlier")
         warn_of_unmounted(log)
         self._tail = LogTail(log)
         self._watermark = watermark_of_output(self._output, settings.root, log)

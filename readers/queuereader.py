@@ -102,6 +102,11 @@ class QueueReader:
         self._queues = queues
         self._key = topic, queue_id
 
+    @property
+    def directory(self) -> Path | None:
+        """The directory of its files; None if no store can have such a queue."""
+        return self._ask(lambda queue: queue.files.directory, None)
+
     def min_offset(self) -> int:
         """Offset of the first message that is still in the log; the max offset if there is none."""
         return self._ask(lambda queue: queue.min_offset, 0)

@@ -1,7 +1,7 @@
 """How clients reach a server, and where groups begin.
 
 It is apart from the command line, because the dispatcher's process starts a server too. A field
-with an ``Option`` is an option of both commands that serve, with nothing to add elsewhere.
+that is ``flagged`` is an option of both commands that serve, with nothing to add elsewhere.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import ssl
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NamedTuple
 
 from reput.store.errors import UsageError
+from reput.store.flags import CLIENTS_PANEL, flagged
 
 
 class FirstPosition(StrEnum):
@@ -20,15 +20,6 @@ class FirstPosition(StrEnum):
 
     AS_ASKED = "as-asked"
     ROCKETMQ = "rocketmq"
-
-
-class Option(NamedTuple):
-    """The flag of a field on the command line, and its help."""
-
-    flag: str
-    help: str
-    metavar: str = ""
-    """The kind of its value; empty for a flag without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +30,25 @@ class ServerConfig:
     port: int
     """The port of the name server and the first broker, and the ports of further brokers follow it;
     0 takes any free ones."""
-    advertised_host: Annotated[
-        str | None,
-        Option(
-            "--advertise",
-            "The address that clients are told, if not the one they came to.",
-            "HOST",
-        ),
-    ] = None
-    first_position: Annotated[
-        FirstPosition,
-        Option(
-            "--positions",
-            "A group without offsets begins where its client asks (`as-asked`, "
-            "the default), or as a broker would have it (`rocketmq`).",
-            "HOW",
-        ),
-    ] = FirstPosition.AS_ASKED
-    tls_cert: Annotated[
-        Path | None, Option("--tls-cert", "Certificate chain, PEM; TLS is then accepted.", "FILE")
-    ] = None
-    tls_key: Annotated[Path | None, Option("--tls-key", "The certificate's key, PEM.", "FILE")] = (
-        None
+    advertised_host: str | None = flagged(
+        None, "--advertise", "The address that clients are told, if not the one they came to.",
+        CLIENTS_PANEL, "HOST",
+    )  # fmt: skip
+    first_position: FirstPosition = flagged(
+        FirstPosition.AS_ASKED, "--positions",
+        "A group without offsets begins where its client asks (`as-asked`, the default), or as a "
+        "broker would have it (`rocketmq`).",
+        CLIENTS_PANEL, "HOW",
+    )  # fmt: skip
+    tls_cert: Path | None = flagged(
+        None, "--tls-cert", "Certificate chain, PEM; TLS is then accepted.", CLIENTS_PANEL, "FILE"
     )
-    is_tls_required: Annotated[
-        bool, Option("--tls-required", "Refuse connections without TLS.")
-    ] = False
+    tls_key: Path | None = flagged(
+        None, "--tls-key", "The certificate's key, PEM.", CLIENTS_PANEL, "FILE"
+    )
+    is_tls_required: bool = flagged(
+        False, "--tls-required", "Refuse connections without TLS.", CLIENTS_PANEL
+    )
 
     def tls(self) -> ssl.SSLContext | None:
         """Return what TLS needs, None without a certificate.

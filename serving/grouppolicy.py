@@ -70,7 +70,8 @@ class GroupPolicies:
         except ValueError as error:
             raise StoreError(
                 f"cannot use {self._path}: {error}; restore the file from {self._path.name}"
-                f"{BACKUP_SUFFIX} or from a copy"
+                f"{BACKUP_SUFFIX} or from a copy",
+                path=self._path,
             ) from error
 
 

@@ -96,7 +96,8 @@ class BitMaps:
         damaged = np.flatnonzero(rows["corruptReason"].is_valid())
         if len(damaged):
             offset = rows["physicalOffset"][damaged[0]]
-            raise StoreError(f"the record at {offset} changed while it was read")
+            line = f"the record at {offset} changed while it was read"
+            raise StoreError(line, physical_offset=offset.as_py())
         names = sorted(self._calculator.names(topic))
         pairs = rows["properties"]
         columns = pc.index_in(pairs.keys, pa.array(names, pa.string()))

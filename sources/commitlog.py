@@ -179,7 +179,7 @@ class _LogReader:
         cuts, ideal = [start], start
         for size in sizes[:-1]:
             ideal += size
-            segment = log.segment_at(ideal)
+            segment = log.segments.at(ideal)
             if segment is None:
                 continue
             file_end, near = segment.start + log.file_size, size // 32

@@ -70,7 +70,7 @@ def earliest(options: SourceOptions, log: CommitLog) -> int:
     """Return where the log begins. With ``failOnDataLoss`` it raises CommitLogError where the files
     before that may be on a disk that is not mounted."""
     if options["failOnDataLoss"] and log.min_offset > 0:
-        log.check_mounted(
+        log.segments.check_mounted(
             f"the log, which begins at {log.min_offset}, may have begun earlier, and with "
             "failOnDataLoss it is not read"
         )
@@ -95,7 +95,7 @@ def resolve_end(options: SourceOptions, log: CommitLog, start: int, sealed_end: 
 def _record_start(key: str, offset: int, log: CommitLog, end: int) -> int:
     if offset == end:
         return offset
-    if log.segment_at(offset) is None or offset > end:
+    if log.segments.at(offset) is None or offset > end:
         raise UsageError(f"option {key} is {offset}; the log is [{log.min_offset}, {end})")
     near = record_start(log, offset)
     if near != offset:
@@ -169,6 +169,7 @@ class LogCheck:
             raise CommitLogDataLossError(
                 "START_BELOW_MIN",
                 f"requested from {position.offset}, but the log begins at {first}",
+                physical_offset=position.offset,
             )
 
     def _is_followed_by_another(self, position: LogOffset) -> bool:
@@ -183,7 +184,7 @@ class LogCheck:
 
     def _report(self, offset: int, end: int, reason: str, begin: int, changed_from: int) -> None:
         """Raises CommitLogDataLossError, or logs the change once."""
-        self._log.check_mounted("nothing is read")
+        self._log.segments.check_mounted("nothing is read")
         case = "LOG_SHRANK" if end < offset else "LOG_REWRITTEN"
         detail = f"requested from {offset}, but the log, which ends at {end}, has changed: {reason}"
         if begin < changed_from:
@@ -206,7 +207,7 @@ def limited_end(log: CommitLog, start: int, end: int, limit: ReadLimit) -> int:
         return end
     left = end - start
     target = start + left // -(-left // limit.max_bytes)
-    segment = log.segment_at(target)
+    segment = log.segments.at(target)
     if segment is not None:
         starts = (segment.start, segment.start + log.file_size)
         near = min(starts, key=lambda at: abs(at - target))
@@ -235,7 +236,8 @@ class PinnedStart(Generic[Start]):
         try:
             start = self._parse(self._path.read_text("utf-8", "replace"))
         except OSError as error:
-            raise StoreError(f"cannot read {self._path}: {error.strerror}") from error
+            line = f"cannot read {self._path}: {error.strerror}"
+            raise StoreError(line, path=self._path) from error
         if start is None:
             raise UsageError(f"{self._path} is damaged or another store's; remove it to begin anew")
         return start

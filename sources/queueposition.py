@@ -114,7 +114,7 @@ def position_at(
             last_unit = queues[key].unit_before(offset)
             if last_unit is not None:
                 units[key] = last_unit[0]
-                if last_unit[0] >= log.min_offset and log.segment_at(last_unit[0]):
+                if last_unit[0] >= log.min_offset and log.segments.at(last_unit[0]):
                     newest = max(newest, (*last_unit, key), key=lambda each: each[0])
     evidence, (last, size, key) = before.evidence, newest
     if last > (evidence[0].offset if evidence else -1):
@@ -215,7 +215,7 @@ class QueueCheck:
 
     def _report_log(self, position: QueuePosition) -> int:
         """Report that the log is another one; return up to where it is what was read."""
-        self._log.check_mounted("nothing is read")
+        self._log.segments.check_mounted("nothing is read")
         part = same_part(self._log, position.evidence)
         detail = (
             f"the log has changed: it is what was read up to {part.end}, and has other messages "

@@ -138,7 +138,7 @@ class QueueRows:
         broken = np.flatnonzero(pc.and_not(reasons.is_valid(), deleted))
         if fail_on_corrupt and len(broken):
             offset, reason = offsets[broken[0]].as_py(), reasons[broken[0]].as_py()
-            segment = self._log.segment_at(offset)
+            segment = self._log.segments.at(offset)
             place = str(segment.path) if segment else "the commitlog"
             end = offset + batch.column("storeSize")[broken[0]].as_py()
             raise CorruptRecordError(place, offset, end, reason.upper())

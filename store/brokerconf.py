@@ -54,9 +54,9 @@ class Properties:
         try:
             return cls(path, parse_properties(path.read_bytes()))
         except FileNotFoundError as error:
-            raise NotReadyError(f"there is no file {path}") from error
+            raise NotReadyError(f"there is no file {path}", path=path) from error
         except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+            raise StoreError(f"cannot read {path}: {error.strerror}", path=path) from error
         except ValueError as error:
             raise UsageError(f"cannot read {path}: {error}") from error
 

@@ -28,6 +28,7 @@ from reput.store.files import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
 )
+from reput.store.flags import DAMAGE_PANEL, INDEX_PANEL, STORE_PANEL, Flag
 from reput.store.index.indexfile import (
     DEFAULT_MAX_HASH_SLOT_NUM,
     DEFAULT_MAX_INDEX_NUM,
@@ -59,35 +60,10 @@ def setting_name(field_name: str) -> str:
     return re.sub(r"_([a-z])", lambda letter: letter[1].upper(), field_name)
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """The command line's option that overrules a setting; a program gives the setting."""
-
-    names: str
-    help: str
-    panel: str | None
-    """Its heading in the help."""
-    metavar: str | None = None
-    """None for a switch."""
-
-    @staticmethod
-    def of(field_name: str) -> Flag:
-        """The option that overrules a field of StoreSettings."""
-        flag: Flag = _ROWS[field_name]["flag"]
-        return flag
-
-    @property
-    def name(self) -> str:
-        """The option, as an error names it."""
-        return self.names.partition("/")[0]
-
-
 _QUEUES = (CONSUME_QUEUE_DIRECTORY,)
 _EXT = (CONSUME_QUEUE_EXT_DIRECTORY,)
 _BATCH = (BATCH_CONSUME_QUEUE_DIRECTORY,)
 _INDEX = (INDEX_DIRECTORY,)
-STORE_PANEL, DAMAGE_PANEL = "Settings of store and Spark", "Damage and gaps"
-INDEX_PANEL = "Index of keys"
 _INDEX_FLAG = Flag(
     "--index/--no-index",
     "Build the index of keys (default for a new output: messageIndexEnable of broker.conf).",
@@ -273,7 +249,7 @@ def read_store_settings(root: Path, broker_conf: Path | None = None) -> StoreSet
     if not root.is_dir():
         if root.exists():
             raise UsageError(f"{root} is not a directory; {kind}")
-        raise NotReadyError(f"there is no directory {root}; {kind}")
+        raise NotReadyError(f"there is no directory {root}; {kind}", path=root)
     properties = read_properties(root, broker_conf)
     path = properties.path
     property_file = path if broker_conf is not None or path.is_file() else None
@@ -349,7 +325,8 @@ def _commit_log_directories(root: Path, properties: Properties) -> tuple[Path, .
             raise NotReadyError(
                 f"no {COMMIT_LOG_DIRECTORY} in {root}; start its broker, or give a store's root, "
                 f"which holds {COMMIT_LOG_DIRECTORY}/, or a property file that states "
-                "storePathCommitLog"
+                "storePathCommitLog",
+                path=own,
             )
         return (own,)
     named = _directories("storePathCommitLog", stated, path)
@@ -375,11 +352,13 @@ def _directories(key: str, text: str, path: Path) -> list[tuple[Path, os.stat_re
         try:
             status = place.stat()
         except FileNotFoundError as error:
-            raise NotReadyError(_no_directory(key, path, part, error.strerror)) from error
+            line = _no_directory(key, path, part, error.strerror)
+            raise NotReadyError(line, path=place) from error
         except NotADirectoryError as error:
             raise UsageError(_no_directory(key, path, part, error.strerror)) from error
         except OSError as error:
-            raise StoreError(_no_directory(key, path, part, error.strerror)) from error
+            line = _no_directory(key, path, part, error.strerror)
+            raise StoreError(line, path=place) from error
         except ValueError as error:  # it holds a character that no path has
             raise UsageError(_no_directory(key, path, part, str(error))) from error
         if not stat.S_ISDIR(status.st_mode):
@@ -430,8 +409,7 @@ def _split(text: str, separator: str) -> list[str]:
     return parts
 
 
-_ROWS = {setting.name: setting.metadata for setting in fields(StoreSettings)}
-_LIMITS = {name: row.get("limits", False) for name, row in _ROWS.items()}
+_LIMITS = {row.name: row.metadata.get("limits", False) for row in fields(StoreSettings)}
 _NUMBERS = {setting_name(name): (name, limits) for name, limits in _LIMITS.items() if limits}
 _SWITCHES = {setting_name(name): name for name, limits in _LIMITS.items() if limits is None}
 _SWITCHES |= dict.fromkeys(KIND_SWITCHES, "")

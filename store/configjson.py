@@ -85,11 +85,12 @@ def read(path: Path) -> object:
         except (OSError, ValueError) as error:
             problem = problem or error
     if isinstance(problem, OSError):
-        raise StoreError(f"cannot read {path}: {problem.strerror}") from problem
+        raise StoreError(f"cannot read {path}: {problem.strerror}", path=path) from problem
     if problem is not None:
         raise NotReadyError(
             f"{path} is not whole: {problem}; a running broker writes it again, or else restore it "
-            "from a copy"
+            "from a copy",
+            path=path,
         ) from problem
     return None
 

@@ -20,8 +20,8 @@ from reput.store.files import (
     QUEUE_DIRECTORIES,
     STATE_DIRECTORY,
     WATERMARK_FILE,
+    is_mapped_file_name,
 )
-from reput.store.log.commitlog import is_mapped_file_name
 
 DATA_DIRECTORIES = frozenset({
     COMMIT_LOG_DIRECTORY, *QUEUE_DIRECTORIES, INDEX_DIRECTORY, "config", "timerlog",

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 PASSING_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
@@ -53,8 +54,10 @@ class ReputError(Exception):
 
     @property
     def fields(self) -> Mapping[str, object]:
-        """Name -> value, for the error's JSON line: ``retriable``, and those of ``details``."""
-        return {"retriable": self.retriable} | {name: getattr(self, name) for name in self.details}
+        """Name -> value, for the error's JSON line: ``retriable``, and what is known of
+        ``details``."""
+        known = ((name, getattr(self, name)) for name in self.details)
+        return {"retriable": self.retriable} | {n: value for n, value in known if value is not None}
 
 
 class UsageError(ReputError):
@@ -64,7 +67,28 @@ class UsageError(ReputError):
 
 
 class StoreError(ReputError):
-    """Base of the errors in which the store or the machine refuses an operation."""
+    """Base of the errors in which the store or the machine refuses an operation.
+
+    A line that names a place is raised with it: ``path`` is the file or directory, the others are
+    places in the log, in a queue, and in its files, in bytes.
+    """
+
+    details: ClassVar[tuple[str, ...]] = ("path", "physical_offset", "queue_offset", "position")
+
+    def __init__(
+        self,
+        line: str,
+        *,
+        path: str | Path | None = None,
+        physical_offset: int | None = None,
+        queue_offset: int | None = None,
+        position: int | None = None,
+    ) -> None:
+        super().__init__(line)
+        self.path = None if path is None else str(path)
+        self.physical_offset = physical_offset
+        self.queue_offset = queue_offset
+        self.position = position
 
 
 class NotReadyError(StoreError):
@@ -86,38 +110,37 @@ REST_OF_THE_LOG = (
 class CommitLogDataLossError(CommitLogError):
     """Requested bytes are gone from the log (``COMMITLOG_DATA_LOSS.<case>``)."""
 
-    details = ("case",)
+    details = ("case", *StoreError.details)
 
-    def __init__(self, case: str, detail: str, remedy: str = REST_OF_THE_LOG) -> None:
+    def __init__(
+        self,
+        case: str,
+        detail: str,
+        remedy: str = REST_OF_THE_LOG,
+        physical_offset: int | None = None,
+    ) -> None:
         self.case = case
-        super().__init__(f"COMMITLOG_DATA_LOSS.{case}: {detail}; {remedy}")
+        line = f"COMMITLOG_DATA_LOSS.{case}: {detail}; {remedy}"
+        super().__init__(line, physical_offset=physical_offset)
 
 
 class CorruptRecordError(StoreError):
     """A range is damaged and the caller asked to stop there."""
 
-    details = ("path", "physical_offset")
-
     def __init__(self, path: str, physical_offset: int, end_physical_offset: int, reason: str):
-        self.path = path
-        self.physical_offset = physical_offset
         super().__init__(
             f"COMMITLOG_CORRUPT.{reason}: {path} at physical offset {physical_offset}, "
             f"{end_physical_offset - physical_offset} bytes are no record; to "
             "list the range and continue after it, set onCorrupt to quarantine "
-            "(`DispatcherConfig.fail_on_corrupt=False`; `MessageStore.fail_on_data_loss=False`)"
+            "(`DispatcherConfig.fail_on_corrupt=False`; `MessageStore.fail_on_data_loss=False`)",
+            path=path,
+            physical_offset=physical_offset,
         )
 
 
 class QueueGapError(StoreError):
-    """Queue offsets in the log jump, and the caller asked to stop there."""
-
-    details = ("physical_offset",)
-
-    def __init__(self, line: str, physical_offset: int) -> None:
-        """``physical_offset`` is that of the message after the gap."""
-        self.physical_offset = physical_offset
-        super().__init__(line)
+    """Queue offsets in the log jump, and the caller asked to stop there, at the ``physical_offset``
+    of the message after the gap."""
 
 
 class QueueFileError(StoreError):

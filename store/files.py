@@ -4,6 +4,8 @@ Paths with a directory in front are relative to the root of a store. What is in 
 says that reads and writes it.
 """
 
+import re
+
 # a store, as RocketMQ lays it out
 BROKER_CONF_FILE = "broker.conf"
 """The broker's settings, which it reads at its start."""
@@ -127,3 +129,15 @@ REPLACED_MARK = ".replaced-"
 """Stands between the name of what was replaced and a number."""
 INCOMPLETE_SUFFIX = ".incomplete"
 """Added to the name of a directory of Parquet files before all of them are there."""
+
+_MAPPED_FILE_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
+
+
+def offset_to_file_name(offset: int) -> str:
+    """20 digits, so that names sort as offsets do."""
+    return f"{offset:020d}"
+
+
+def is_mapped_file_name(name: str) -> bool:
+    """Whether a directory entry is named as RocketMQ names its files: 20 digits, a Java long."""
+    return _MAPPED_FILE_NAME.match(name) is not None and int(name) < 1 << 63

@@ -68,8 +68,9 @@ def output_error(error: OSError, doing: str, path: str | Path) -> OutputError:
     """Convert a failed write; a full disk has its own class, because a retry may succeed."""
     text = f"cannot {doing} {path}: {error.strerror or error}"
     if error.errno in _NO_SPACE:
-        return NoSpaceError(f"{text}; free some space and the work continues where it stopped")
-    return OutputError(text)
+        line = f"{text}; free some space and the work continues where it stopped"
+        return NoSpaceError(line, path=path)
+    return OutputError(text, path=path)
 
 
 def says_no_space(text: str) -> bool:
@@ -229,7 +230,8 @@ def sync_mapping(mapping: mmap.mmap, start: int, end: int, path: str | Path) -> 
 
 
 def _sync_error(error: OSError, path: str | Path) -> SyncError:
-    return SyncError(f"cannot sync {path}: {error.strerror}; stop, check the disk, start again")
+    line = f"cannot sync {path}: {error.strerror}; stop, check the disk, start again"
+    return SyncError(line, path=path)
 
 
 def sync_file_system(fd: int, path: str | Path) -> None:

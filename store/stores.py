@@ -18,7 +18,7 @@ def find_roots(stores: str) -> list[Path]:
     # Path.glob takes no absolute pattern
     matching = [Path(path) for path in sorted(glob.glob(stores))]  # noqa: PTH207
     if not matching:
-        raise NotReadyError(f"`stores=` is {stores!r}, which no directory matches yet")
+        raise NotReadyError(f"`stores=` is {stores!r}, which no directory matches yet", path=stores)
     roots = [
         root
         for root in matching
@@ -27,7 +27,8 @@ def find_roots(stores: str) -> list[Path]:
     if not roots:
         raise NotReadyError(
             f"`stores=` is {stores!r}, and nothing that matches has a {COMMIT_LOG_DIRECTORY} or a "
-            f"{BROKER_CONF_FILE} yet"
+            f"{BROKER_CONF_FILE} yet",
+            path=stores,
         )
     return roots
 

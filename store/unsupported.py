@@ -39,8 +39,8 @@ from reput.store.files import (
     DLEDGER_INDEXES,
     ROCKSDB_CONFIG_DIRECTORY,
     ROCKSDB_QUEUE_DIRECTORY,
+    is_mapped_file_name,
 )
-from reput.store.log.commitlog import is_mapped_file_name
 
 DLEDGER_ENTRY_PREFIX = struct.Struct(">iiqqqiiii")
 _DLEDGER_MAGIC = 1

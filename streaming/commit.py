@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reput.checkpoints.agreement import Built, what_differs
+from reput.checkpoints.agreement import BuiltOutput, what_differs
 from reput.checkpoints.presence import EndsFile
 from reput.checkpoints.reconcile import Plan
 from reput.checkpoints.watermark import WatermarkFile
@@ -83,7 +83,7 @@ class Committer:
         self._ledger = Ledger(config.state_directory)
         self._watermark = WatermarkFile(config.state_directory)
         self._store_checkpoint = _StoreCheckpointFile(config.output, indexes.settings)
-        self._ends = EndsFile(Built(config.output, indexes.settings), log)
+        self._ends = EndsFile(BuiltOutput(config.output, indexes.settings), log)
         self._writers: Sequence[IndexWriter] = ()
         """Opened by ``take_over``, because the position decides how they read their files."""
         self._moved: set[tuple[str | None, int | None]] = set()
@@ -189,7 +189,8 @@ class Committer:
         if current is None or batch.start > current.end_offset:
             raise StoreError(
                 f"a batch begins at {batch.start}, beyond the watermark "
-                f"{current and current.end_offset}, and would skip messages: nothing was written"
+                f"{current and current.end_offset}, and would skip messages: nothing was written",
+                physical_offset=batch.start,
             )
         counts = DispatchCounts()
         for bad in batch.bad:
@@ -263,7 +264,8 @@ class Committer:
         if current and (noticed := what_differs(self._log, None, current)):
             raise CommitLogError(
                 f"{noticed}: the broker has cut the log while the dispatcher ran; start it again, "
-                "which cuts the queues where the log still agrees and goes on from there"
+                "which cuts the queues where the log still agrees and goes on from there",
+                physical_offset=current.end_offset,
             )
 
     def tend(self) -> None:
@@ -282,7 +284,7 @@ class Committer:
         first = self._log.min_offset
         if first > self._retained_from:
             try:
-                self._log.check_mounted("no queue files are removed")
+                self._log.segments.check_mounted("no queue files are removed")
             except CommitLogError as error:
                 if not self._is_retention_held:
                     logger.warning("%s", error)
@@ -298,9 +300,9 @@ class Committer:
     def _note_bad(self, bad: BadRange, counts: DispatchCounts) -> None:
         reason = bad.status.name.lower()
         if bad.status is Status.SEGMENT_DELETED:
-            self._log.check_mounted(f"nothing of [{bad.start}, {bad.end}) is skipped")
+            self._log.segments.check_mounted(f"nothing of [{bad.start}, {bad.end}) is skipped")
         if self._config.fail_on_corrupt and bad.status not in _NO_DAMAGE:
-            segment = self._log.segment_at(bad.start)
+            segment = self._log.segments.at(bad.start)
             place = segment.path if segment else self._indexes.settings.root
             raise CorruptRecordError(str(place), bad.start, bad.end, bad.status.name)
         counts.quarantined_bytes += bad.end - bad.start

@@ -12,6 +12,7 @@ from reput.store.config import StoreSettings, read_store_settings
 from reput.store.datadirectories import check_target
 from reput.store.errors import UsageError
 from reput.store.files import ABORT_FILE, SPARK_DIRECTORY, SPOOL_DIRECTORY, STATE_DIRECTORY
+from reput.store.flags import DAMAGE_PANEL, STORE_PANEL, flagged
 from reput.store.follower import FollowerTarget
 from reput.store.log.commitlog import CommitLog
 from reput.store.queue.queuetype import read_queue_types
@@ -23,6 +24,8 @@ after a kill scans up to this much again."""
 MAX_BYTES_THROUGH_SPARK = 2304 << 20
 """The limit of batches whose units pass through Spark's memory: two files of the log and the part
 of the newest one that is filled."""
+FOLLOWING = ("run", "shadow")
+"""The commands that follow a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +36,55 @@ class DispatcherConfig:
     """Root of the store whose log is read."""
     output: Path
     """Root of the store that is written: ``store`` itself, or another directory."""
-    once: bool = False
+    max_bytes_per_trigger: int = flagged(
+        DEFAULT_MAX_BYTES_PER_TRIGGER, "--max-bytes-per-trigger",
+        "Read up to this much of the log per micro-batch: `64k`, `1g`; several stores share it.",
+        metavar="SIZE", shown=f"{DEFAULT_MAX_BYTES_PER_TRIGGER >> 30}g", commands=FOLLOWING,
+    )  # fmt: skip
+    once: bool = flagged(False, "--once", "Catch up with the log, then end.", commands=FOLLOWING)
     """Catch up with the log as it is now, then end."""
-    checkpoint: Path | None = None
+    checkpoint: Path | None = flagged(
+        None, "--checkpoint", "Directory of Spark's checkpoint; `OUTPUT/reput/spark` if not given.",
+        metavar="DIR", commands=FOLLOWING,
+    )  # fmt: skip
     """Spark's checkpoint directory; None for ``output/reput/spark``."""
-    latency_ms: int = DEFAULT_LATENCY_MS
+    latency_ms: int = flagged(
+        DEFAULT_LATENCY_MS, "--latency",
+        "Wanted median time from append to durable entry: `80ms`, `1s`. Small micro-batches are "
+        "spaced as far as it allows, which saves CPU; `0ms` makes no pause.",
+        metavar="TIME", shown=f"{DEFAULT_LATENCY_MS}ms", commands=FOLLOWING,
+    )  # fmt: skip
     """The wanted median time from append to durable entry while messages arrive evenly; batches are
     spaced as far as it allows, 0 for no pause between them."""
-    max_bytes_per_trigger: int = DEFAULT_MAX_BYTES_PER_TRIGGER
-    fail_on_corrupt: bool = False
+    fail_on_corrupt: bool = flagged(
+        False, "--on-corrupt",
+        "At damaged bytes, list them and go on (`quarantine`) or stop (`fail`).", DAMAGE_PANEL,
+        metavar="HOW", shown="quarantine", words={"quarantine": False, "fail": True},
+        commands=("run",),
+    )  # fmt: skip
     """Stop at damaged bytes; otherwise they are quarantined."""
-    adopt: bool = False
+    adopt: bool = flagged(
+        False, "--adopt", "Continue queues that another writer built.", commands=("run",)
+    )
     """Continue queues that another writer built."""
-    replay_from: str | None = None
+    replay_from: str | None = flagged(
+        None, "--replay-from", "Dispatch again from `earliest` or a physical offset.",
+        metavar="OFFSET", commands=("run",),
+    )  # fmt: skip
     """``earliest`` or a physical offset from which to dispatch again."""
-    retention: bool = False
+    retention: bool = flagged(
+        False, "--retention", "Remove queue files whose messages the log has lost.",
+        commands=FOLLOWING,
+    )  # fmt: skip
     """Remove queue files whose messages the log has lost, as a broker does."""
-    broker_conf: Path | None = None
+    broker_conf: Path | None = flagged(
+        None, "--broker-conf", "RocketMQ's property file; `broker.conf` in the store if not given.",
+        STORE_PANEL, "FILE",
+    )  # fmt: skip
     """RocketMQ's property file; None for ``store/broker.conf``, if it exists."""
-    mapped_file_size_commit_log: int | None = None
+    mapped_file_size_commit_log: int | None = flagged(
+        None, "--commitlog-file-size", "mappedFileSizeCommitLog, such as `1g`.", STORE_PANEL, "SIZE"
+    )
     """Size in bytes; it overrides the property file."""
     flags: Mapping[str, Any] = field(default_factory=dict)
     """Field of StoreSettings -> value that overrules the output's and the property file's
@@ -60,7 +93,9 @@ class DispatcherConfig:
     """Identity of an output that this run creates, 32 hex digits; None for a new one."""
     followers: tuple[FollowerTarget, ...] = ()
     """Tables and other systems that receive the messages, each at its own pace."""
-    spark_conf: dict[str, str] = field(default_factory=dict)
+    spark_conf: dict[str, str] = flagged(
+        dict, "--conf", "A Spark setting; may be repeated.", STORE_PANEL, "KEY=VALUE"
+    )
     """Further Spark settings; they override ours."""
 
     def given_settings(self) -> StoreSettings:

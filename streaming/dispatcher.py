@@ -90,7 +90,7 @@ def run_dispatcher(
         logger.info("reading commitlog: directory=%s", directory)
     with ExitStack() as resources:
         resources.callback(log.close)
-        for path in log.foreign:
+        for path in log.segments.foreign:
             logger.warning("ignored, no whole commitlog file: path=%s", path)
         if finish_swap(config.output):
             logger.warning("finished a rebuild that was killed: output=%s", config.output)
@@ -125,27 +125,39 @@ class _Run:
     attempt."""
 
     config: DispatcherConfig
+    """The configuration that the run was called with."""
     settings: StoreSettings
+    """The store's settings, with those that the output was built with."""
     log: CommitLog
+    """The open log, of all attempts."""
     stop: threading.Event
+    """The event that ends the run."""
     show: Callable[[Progress], None]
+    """Called with the progress a few times a second."""
     on_watermark: OnWatermark
+    """Called once the output can be read, and whenever its watermark moves."""
     measures: Measures
+    """Receives what the run measures."""
     spark: SparkSession | None
+    """The session: one shared with other runs, or the run's own; None before the first attempt."""
     listens: bool
-    """Spark's part of the measures is wanted, too."""
+    """Whether Spark's part of the measures is wanted, too."""
     lag_gauge: LagGauge | None = None
+    """The gauge of the run's own session; None for a shared one."""
     progress: Progress | None = None
     """The progress of all attempts; None before the first."""
 
     def __post_init__(self) -> None:
         config = self.config
         self.replay_from = replay_offset(config, self.log)
+        """Physical offset from which the next attempt replays; None without a replay."""
         self.stated_directories = Watched(
             config.broker_conf or config.store / BROKER_CONF_FILE,
             lambda: read_store_settings(config.store, config.broker_conf).commit_log_directories,
         )
+        """The log's directories, as the property file states them now."""
         self.checks, self.samples = LookTimer(), LookTimer()
+        """Times to ask Spark whether the query is active, and for its progress."""
         directories = (config.state_directory, config.spark_directory)
         self.space = SpaceWait(directories, self.stop, self._show_waiting, self.measures)
 
@@ -256,7 +268,8 @@ class _Run:
         if fsops.says_no_space(f"{text}{failure}") or not self.space.is_there():
             return NoSpaceError(
                 f"spark finds no space, for its checkpoint {self.config.spark_directory} or for "
-                "temporary files; free some space and the work goes on where it stopped"
+                "temporary files; free some space and the work goes on where it stopped",
+                path=self.config.spark_directory,
             )
         cause = error_of_ours(failure or error)
         return cause or StoreError(f"the query failed: {first_line(failure or error)}")
@@ -275,7 +288,7 @@ class _Run:
             stated = self.stated_directories.value()
         except ReputError:
             return  # the file is being written, or the broker has yet to create the directory
-        if {*stated} != {*self.log.directories}:
+        if {*stated} != {*self.log.segments.directories}:
             raise StoreError(
                 "the commitlog directories have changed since this run began, to "
                 f"{', '.join(map(str, stated))}; start it again, it goes on where it was"

@@ -30,7 +30,7 @@ def estimated_bytes(log: CommitLog, log_end: int, settings: StoreSettings) -> in
     The hash slots of an index file, 20 MB for 20 million entries, are not counted, nor an ext's
     units. Raises StoreError where the log cannot be read.
     """
-    starts = [segment.start for segment in log.segments if segment.start < log_end]
+    starts = [segment.start for segment in log.segments.listed if segment.start < log_end]
     step = max(1, -(-len(starts) // SAMPLED_FILES))
     sizes = keys = count = 0
     for start in starts[::step]:

@@ -220,7 +220,8 @@ class _FollowerThread(threading.Thread):
             raise StoreError(
                 f"it holds messages up to physical offset {position}, the log ended at "
                 f"{self._signals.log_end}: this is another log, or one that was cut and whose "
-                "output was made anew; give the log that was delivered, or another target"
+                "output was made anew; give the log that was delivered, or another target",
+                physical_offset=position,
             )
         if position > self._signals.watermark:
             logger.warning(

@@ -268,7 +268,7 @@ class BatchFunction:
         return batch
 
     def _scan_to_file_end(self, start: int, whole: ScannedRange) -> DispatchBatch:
-        segment = self._log.segment_at(start) or self._log.segment_after(start)
+        segment = self._log.segments.at(start) or self._log.segments.after(start)
         file_end = segment.start + self._log.file_size if segment else whole.end
         return self._scanned(start, min(file_end, whole.end), whole.settings)
 
@@ -276,7 +276,8 @@ class BatchFunction:
         self._log.refresh()
         batch = self._indexes.scan(self._log, start, end, settings)
         if batch is None:
-            raise StoreError(f"the log between {start} and {end} changed while it was read")
+            line = f"the log between {start} and {end} changed while it was read"
+            raise StoreError(line, physical_offset=start)
         return batch
 
     def close(self) -> None:

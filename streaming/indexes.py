@@ -137,5 +137,5 @@ def _is_gone(log: CommitLog, end: int) -> bool:
     may not be mounted."""
     if end > log.min_offset:
         return False
-    log.check_mounted("no queue begins anew")
+    log.segments.check_mounted("no queue begins anew")
     return True

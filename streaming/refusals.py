@@ -45,7 +45,8 @@ def check_queues_are_ours(store: Path, output: Path) -> None:
             raise StoreError(
                 f"{watermark} is damaged, both slots of it: "
                 f"{command_line('verify', store, output, '--repair')} compares the queues with the "
-                "log and writes it anew"
+                "log and writes it anew",
+                path=watermark,
             )
         raise UsageError(
             f"{root} holds queues that reput did not build; write elsewhere with `output=DIR`, "

@@ -64,11 +64,11 @@ class SpaceWait:
             try:
                 return work()
             except NoSpaceError as error:
-                line = str(error)
+                line, path = str(error), error.path
             # this stands outside the clause, because the error's frames hold a batch, and the batch
             # its spool files
             with self._measures.waiting():
-                self._wait(line)
+                self._wait(line, path)
 
     def progressed(self) -> None:
         """Record that something became durable."""
@@ -83,7 +83,7 @@ class SpaceWait:
         file_systems = [os.statvfs(_existing(directory)) for directory in self._directories]
         return [file_system.f_bavail * file_system.f_frsize for file_system in file_systems]
 
-    def _wait(self, line: str) -> None:
+    def _wait(self, line: str, path: str | None) -> None:
         began = time.monotonic()
         is_full, free = False, self._free()
         pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, LAST_PAUSE_SECONDS)
@@ -109,7 +109,7 @@ class SpaceWait:
                 is_full = is_full or not is_there
             self._while_waiting()
             self._stop.wait(POLL_SECONDS)
-        raise NoSpaceError(line)
+        raise NoSpaceError(line, path=path)
 
 
 def _has_space(directory: Path) -> bool:

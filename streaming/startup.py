@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reput.checkpoints import spark_checkpoint
-from reput.checkpoints.agreement import Built
+from reput.checkpoints.agreement import BuiltOutput
 from reput.checkpoints.presence import find_loss
 from reput.checkpoints.reconcile import Plan, make_plan
 from reput.checkpoints.swap import has_begun_swap
@@ -55,7 +55,8 @@ def look(config: DispatcherConfig) -> Start:
         if has_begun_swap(config.output):
             raise StoreError(
                 f"a rebuild of {config.output} was killed, and the next start finishes it before "
-                "anything else; start without a dry run"
+                "anything else; start without a dry run",
+                path=config.output,
             )
         settings = settings_of(config.output, given, config.flags)
         return plan_start(config, settings, log, replay_offset(config, log))
@@ -89,7 +90,7 @@ def plan_start(
     log_end = LogTail(log).settled()
     if watermark is None:
         warn_of_little_space(config.output, log, log_end, settings)
-    built = Built(config.output, settings)
+    built = BuiltOutput(config.output, settings)
     plan = make_plan(
         log, log_end, watermark, config.spark_directory, built, replay_from, config.store_id
     )
@@ -109,13 +110,13 @@ def _with_everything_there(
     """Return the plan, if nothing is missing of what was built or a replay builds it again; where
     no queue is left, a plan from the log's beginning (decision 0019). Raises StoreError where a
     part is missing."""
-    built = Built(config.output, settings)
+    built = BuiltOutput(config.output, settings)
     loss = find_loss(log, watermark, built)
     if loss is None or (plan.replays and plan.start <= loss.remaining_end):
         return plan
     if not loss.is_everything:
         raise loss.error(settings)
-    log.check_mounted("the queues are not built again")
+    log.segments.check_mounted("the queues are not built again")
     first = log.min_offset
     begin = first if settings.builds_index else watermark.index_begin
     lowered = replace(watermark.moved_to(first), index_begin=min(begin, watermark.index_begin))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,17 @@ FRAGMENTS = (
     "Whatever",
 )  # fmt: skip
 """First words that continue a name instead of beginning a sentence."""
+
+PLACES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("QueueFileError", "IndexFileError", "NotReadyError"), ("path",)),
+    **dict.fromkeys(("OutputError", "NoSpaceError", "SyncError"), ("path",)),
+    **dict.fromkeys(("MessageBodyError", "QueueGapError"), ("physical_offset",)),
+    "CommitLogError": ("path", "physical_offset"),
+}
+"""Error -> its fields of which one must be given where it is made."""
+OTHERS = {"StoreError", "OwnershipError", "NotFoundError"}
+"""Errors of which only some are about a file, as their lines show by one of PATHS."""
+PATHS = {"path", "self._path", "queue.attempt", "journal", "committed.path"}
 
 BEHIND = re.compile(r"(?<![A-Za-z])[Bb]ehind(?![A-Za-z])")
 """The word by itself, also in a name with underscores."""
@@ -145,9 +156,32 @@ def test_positions_are_before_or_beyond() -> None:
     assert found == []
 
 
+def placeless_errors(tree: ast.AST) -> Iterator[str]:
+    """Errors about a place that are made without the field which says it to a program."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+            given = {keyword.arg for keyword in node.keywords}
+            inserted = (each for each in ast.walk(node) if isinstance(each, ast.FormattedValue))
+            is_shown = not PATHS.isdisjoint(ast.unparse(each.value) for each in inserted)
+            places = PLACES.get(name, ("path",) if is_shown and name in OTHERS else ())
+            if places and given.isdisjoint(places):
+                yield f"{node.lineno} {name}"
+
+
+def test_errors_about_a_place_have_it_as_a_field() -> None:
+    """Their lines name it for people; a program needs it apart (``StoreError``)."""
+    found = {
+        str(path.relative_to(ROOT)): names
+        for path in sources(*PRODUCT)
+        if (names := list(placeless_errors(ast.parse(path.read_text("utf-8")))))
+    }
+    assert found == {}
+
+
 def test_the_checks_see_what_they_look_for() -> None:
-    """A canary: a long function, missing docstrings, fragments and the word are found, private
-    functions and RocketMQ's names are let be."""
+    """A canary: a long function, missing docstrings, fragments, errors without their place and the
+    word are found, private functions and RocketMQ's names are let be."""
     body = "\n".join(f"    x = {index}" for index in range(FUNCTION_LINES))
     tree = ast.parse(
         f'"""Module."""\ndef long():\n{body}\ndef _p(): ...\nclass C:\n  def m(self): ...'
@@ -157,5 +191,11 @@ def test_the_checks_see_what_they_look_for() -> None:
     assert list(undocumented(ast.parse("x = 1"))) == ["module"]
     texts = '"""What it is."""\nx = 1\n"""Those of x."""\ny = "Of y"\n"""Whoever asks."""'
     assert list(fragments(ast.parse(texts))) == ["What it is.", "Those of x."]
+    calls = (
+        'errors.SyncError(x)', 'QueueFileError(x, path=p)', 'CommitLogError(x, physical_offset=1)',
+        'StoreError(f"cannot use {path}")', 'StoreError(f"{path}", path=path)', 'StoreError(x)',
+    )  # fmt: skip
+    raised = ast.parse("\n".join(calls))
+    assert list(placeless_errors(raised)) == ["1 SyncError", "4 StoreError"]
     assert all(BEHIND.search(line) for line in ("Behind it", "units_behind_it", "is behind."))
     assert not any(map(BEHIND.search, ("dispatchBehindBytes", "consumerFallbehindThreshold")))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reput.checkpoints import spark_checkpoint
-from reput.checkpoints.agreement import Built, what_differs
+from reput.checkpoints.agreement import BuiltOutput, what_differs
 from reput.checkpoints.followers import read_follower_states
 from reput.checkpoints.history import Batch, History, read_history
 from reput.checkpoints.keptstate import KeptState, drop_kept, keep_state, list_kept
@@ -142,10 +142,10 @@ def check(settings: StoreSettings, output: Path, checkpoint: Path | None) -> Che
         log_end = LogTail(log).settled()
         if noticed := what_differs(log, log_end, watermark):
             problems.append(noticed)
-        elif loss := find_loss(log, watermark, Built(output, settings)):
+        elif loss := find_loss(log, watermark, BuiltOutput(output, settings)):
             problems.append(str(loss.error(settings)))
         try:
-            plan = make_plan(log, log_end, watermark, spark, Built(output, settings))
+            plan = make_plan(log, log_end, watermark, spark, BuiltOutput(output, settings))
             notes = list(plan.notes) or [f"goes on at {plan.start}"]
         except CommitLogError as error:
             notes = [f"is refused: {error}"]
@@ -178,7 +178,7 @@ def rewind(
             finish_owned_swap(output)
         spark = spark_directory_of(output, checkpoint)
         log_end = LogTail(log).settled()
-        built = Built(output, settings)
+        built = BuiltOutput(output, settings)
         watermark = watermark_of(log, log_end, built)
         if watermark is None:
             raise _no_watermark(settings, output)

@@ -30,6 +30,7 @@ from reput.store.files import (
     INDEX_DIRECTORY,
     QUEUE_DIRECTORIES,
     STORE_CHECKPOINT_FILE,
+    is_mapped_file_name,
 )
 from reput.store.index.indexfile import (
     DEFAULT_MAX_HASH_SLOT_NUM,
@@ -37,7 +38,6 @@ from reput.store.index.indexfile import (
     INDEX_ENTRY_DTYPE,
     INDEX_HEADER_DTYPE,
 )
-from reput.store.log.commitlog import is_mapped_file_name
 from reput.store.queue.consumequeue import UNIT_DTYPE, list_queues
 from reput.store.queue.consumequeueext import EXT_SIZE, MIN_EXT_UNIT_SIZE, decode_unit
 from reput.store.state.storecheckpoint import StoreCheckpoint
@@ -107,7 +107,8 @@ def compare_stores(
     except OSError as error:
         # a failed read names no file, only one of two descriptors
         place = error.filename or " or ".join(reader.paths)
-        raise StoreError(f"cannot read {place}: {error.strerror}") from error
+        line = f"cannot read {place}: {error.strerror}"
+        raise StoreError(line, path=error.filename) from error
     return comparison
 
 

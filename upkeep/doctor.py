@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from reput.checkpoints.agreement import Built, what_differs
+from reput.checkpoints.agreement import BuiltOutput, what_differs
 from reput.checkpoints.presence import find_loss
 from reput.store.commandline import command_line
 from reput.store.config import OnQueueGap, StoreSettings
@@ -94,7 +94,7 @@ class Doctor:
 
     def _log(self) -> Iterator[Find]:
         with closing(self._settings.open_log()) as log:
-            gaps = [f"[{start}, {end})" for start, end in log.gaps()]
+            gaps = [f"[{start}, {end})" for start, end in log.segments.gaps()]
         if gaps:
             yield Find(
                 "log_files_missing",
@@ -124,7 +124,7 @@ class Doctor:
         if watermark is None:
             return
         with closing(self._settings.open_log()) as log:
-            loss = find_loss(log, watermark, Built(self._output, self._settings))
+            loss = find_loss(log, watermark, BuiltOutput(self._output, self._settings))
         if loss is not None:
             verb = "run" if loss.is_everything else "rebuild"
             names = [f"{name.name}/{name.queue_id}" for name in loss.names]

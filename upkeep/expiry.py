@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from reput.checkpoints.agreement import Built
+from reput.checkpoints.agreement import BuiltOutput
 from reput.checkpoints.ownership import Ownership
 from reput.checkpoints.reconcile import watermark_of
 from reput.store import fsops
@@ -55,8 +55,8 @@ def expire(
     log = settings.open_log()
     with ExitStack() as resources:
         resources.callback(log.close)
-        log.check_mounted("nothing is removed")
-        built = Built(output, settings)
+        log.segments.check_mounted("nothing is removed")
+        built = BuiltOutput(output, settings)
         if apply:
             _watermark(log, built)  # this creates nothing in a directory that is not an output
             resources.enter_context(Ownership(output))
@@ -74,7 +74,7 @@ def expire(
     return expiry
 
 
-def _watermark(log: CommitLog, built: Built) -> Watermark:
+def _watermark(log: CommitLog, built: BuiltOutput) -> Watermark:
     check_is_output(built.output, built.settings.root)
     watermark = watermark_of(log, LogTail(log).settled(), built)
     if watermark is None:

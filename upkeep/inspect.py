@@ -56,15 +56,17 @@ def describe_record(settings: StoreSettings, physical_offset: int) -> dict[str, 
 
 
 def _record_at(log: CommitLog, settings: StoreSettings, physical_offset: int) -> dict[str, Any]:
-    segment = log.segment_at(physical_offset)
+    segment = log.segments.at(physical_offset)
     if segment is None:
-        end = log.segments[-1].start + log.file_size if log.segments else 0
-        if gap := log.gap_at(physical_offset):
+        if gap := log.segments.gap_at(physical_offset):
             raise NotFoundError(
                 f"no commitlog file covers [{gap[0]}, {gap[1]}), and with it physical offset "
-                f"{physical_offset}: this part of the log is lost"
+                f"{physical_offset}: this part of the log is lost",
+                physical_offset=physical_offset,
             )
-        raise UsageError(f"physical offset {physical_offset} is not in [{log.min_offset}, {end})")
+        raise UsageError(
+            f"physical offset {physical_offset} is not in [{log.min_offset}, {log.segments.end})"
+        )
     file_end = segment.start + log.file_size
     head = log.read(physical_offset, SIZE_MAGIC_LENGTH)
     size = int.from_bytes(head[:4], "big", signed=True)

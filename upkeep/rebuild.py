@@ -114,7 +114,7 @@ def rebuild(
     # a wrong call must not create a directory
     _, log = config.open_store()
     with closing(log):
-        log.check_mounted("nothing is replaced")
+        log.segments.check_mounted("nothing is replaced")
     finish_swap(output)
     settings, built_kinds = _settings(config, chosen if topics is None else [])
     with Ownership(output):
@@ -275,7 +275,8 @@ def drop_old(output: Path) -> list[Path]:
     """Remove the parts that rebuilds have replaced and kept; return their paths. Raises
     ReputError."""
     if not output.is_dir():
-        raise NotReadyError(f"there is no directory {output}; give the output that was rebuilt")
+        line = f"there is no directory {output}; give the output that was rebuilt"
+        raise NotReadyError(line, path=output)
     with Ownership(output):
         finish_owned_swap(output)
         return drop_replaced(output, REPLACEABLE)
@@ -390,5 +391,6 @@ def _check_space(output: Path) -> None:
     if needed > free:
         raise NoSpaceError(
             f"a rebuild of {output} needs about {needed} bytes besides the old files, {free} are "
-            "free; make room, or build into another output with `output=DIR`"
+            "free; make room, or build into another output with `output=DIR`",
+            path=output,
         )

@@ -25,8 +25,7 @@ from typing import Self
 
 from reput.store.config import StoreSettings
 from reput.store.errors import ReputError, StoreError, error_text
-from reput.store.files import STATE_DIRECTORY
-from reput.store.log.commitlog import offset_to_file_name
+from reput.store.files import STATE_DIRECTORY, offset_to_file_name
 from reput.store.queue.consumequeue import (
     PRE_BLANK_SIZE,
     UNIT_BEGIN,

@@ -18,9 +18,9 @@ from reput.store import fsops
 from reput.store.config import read_properties, read_store_settings
 from reput.store.datadirectories import check_target
 from reput.store.errors import StoreError, UsageError
-from reput.store.files import BROKER_CONF_FILE, COMMIT_LOG_DIRECTORY
+from reput.store.files import BROKER_CONF_FILE, COMMIT_LOG_DIRECTORY, offset_to_file_name
 from reput.store.log import record
-from reput.store.log.commitlog import CommitLog, offset_to_file_name
+from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail, records
 from reput.store.log.kernelbase import CRC_TABLES
 from reput.store.log.record import Record
@@ -70,7 +70,7 @@ class Appender:
         self._check_place()
         self._locks.enter_context(BrokerLock(self.root))
         log = CommitLog([self._directory])
-        if log.segments:
+        if log.segments.listed:
             self._file_size = log.file_size
             self._recover(log)
         elif not (self.root / BROKER_CONF_FILE).exists():

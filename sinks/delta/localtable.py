@@ -51,7 +51,7 @@ class LocalTable:
         the kernel marks the lost pages as clean, so a second sync would succeed without them.
         """
         if self._failed is not None:
-            raise SyncError(str(self._failed))
+            raise SyncError(str(self._failed), path=self._failed.path)
         if self.root.is_dir():
             with self.synced():
                 pass
@@ -101,5 +101,6 @@ class LocalTable:
 def _torn(commit: Path, what: str) -> StoreError:
     return StoreError(
         f"the newest version of the Delta table, {commit}, was torn, as by a power loss: {what}; "
-        "remove that file, and its rows are written again"
+        "remove that file, and its rows are written again",
+        path=commit,
     )

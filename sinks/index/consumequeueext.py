@@ -61,7 +61,9 @@ class QueueExt:
             raise QueueFileError(
                 f"{directory} has no unit at byte {real_offset(address)}, to which "
                 f"{queue.directory} points; remove both directories and dispatch the log again "
-                "from its start (`replay_from=earliest`)"
+                "from its start (`replay_from=earliest`)",
+                path=directory,
+                position=real_offset(address),
             )
         else:
             self._end = self._files.truncate_by_max_address(address)

@@ -44,7 +44,8 @@ class ExecutorQueues:
             if other is not queue:
                 raise StoreError(
                     f"topic {escaped(queue.topic)} queue {queue.queue_id} was written twice, in "
-                    f"{other.attempt} and {queue.attempt}: nothing is replaced"
+                    f"{other.attempt} and {queue.attempt}: nothing is replaced",
+                    path=queue.attempt,
                 )
             _check_files(queue)
         counts = DispatchCounts()
@@ -86,10 +87,12 @@ def _check_files(queue: QueueManifest) -> None:
         except OSError as error:
             raise StoreError(
                 f"cannot read {queue.attempt}/{file.path}, which an executor has written: "
-                f"{error.strerror}; the output must lie on a file system that all nodes share"
+                f"{error.strerror}; the output must lie on a file system that all nodes share",
+                path=f"{queue.attempt}/{file.path}",
             ) from error
         if seen_file != file:
             raise StoreError(
                 f"{queue.attempt}/{file.path} is not as an executor has written it: {seen_file}, "
-                f"not {file}; nothing is replaced, look at the file system and start again"
+                f"not {file}; nothing is replaced, look at the file system and start again",
+                path=f"{queue.attempt}/{file.path}",
             )

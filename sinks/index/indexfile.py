@@ -11,6 +11,7 @@ RocketMQ deletes it together with its keys.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -52,8 +53,9 @@ class IndexFileWriter:
         """Open the index, cut at ``durable_end``.
 
         ``durable_end`` is the watermark. Entries of messages beyond it are cut, because a crash may
-        have left anything there; None trusts the files as they are. Raises IndexFileError for files
-        of another size, OutputError.
+        have left anything there; None trusts the files as they are, up to an entry that a header
+        counts and a power cut has lost. Raises IndexFileError for files of another size,
+        OutputError.
         """
         self.root = output / INDEX_DIRECTORY
         self.index_msg_timestamp = 0
@@ -166,6 +168,10 @@ class IndexFileWriter:
             self._cut_at = end_offset
         elif paths:
             self._last = MappedIndexFile(paths[-1], self._layout)
+            lost = self._last.first_lost_entry()
+            if lost is not None:
+                self._let_go()
+                paths = self._cut(paths, sys.maxsize, lost)
         before = read_header(paths[-2]) if len(paths) > 1 else None
         self.index_msg_timestamp = max(before.end_timestamp, 0) if before else 0
         self._next_offset, self._next_entries = 0, 0
@@ -174,8 +180,9 @@ class IndexFileWriter:
             if before or header.index_count > 1:
                 self._next_offset = header.end_phy_offset + 1
 
-    def _cut(self, paths: list[Path], end_offset: int) -> list[Path]:
-        """Keep the leading entries of messages before ``end_offset``; return the files that remain.
+    def _cut(self, paths: list[Path], end_offset: int, max_count: int | None = None) -> list[Path]:
+        """Keep the leading entries of messages before ``end_offset``, and in the newest file those
+        with numbers less than ``max_count``; return the files that remain.
 
         Normally the newest file that keeps an entry becomes the last. An empty file stays only if
         it is the first or follows a full one, because a message without keys may have asked for it;
@@ -185,7 +192,7 @@ class IndexFileWriter:
         paths, gone = paths[:begun], paths[begun:]
         while paths:
             last = MappedIndexFile(paths[-1], self._layout)
-            kept = last.sound_entries(end_offset)
+            kept = last.sound_entries(end_offset, max_count)
             count = self._confirmed_count(last, kept.index_count, paths[:-1])
             if count < kept.index_count:
                 kept = last.sound_entries(end_offset, count)
@@ -194,7 +201,7 @@ class IndexFileWriter:
                 break
             last.close()
             gone = [paths[-1], *gone]
-            paths = paths[:-1]
+            paths, max_count = paths[:-1], None
         else:
             return []
         is_full = count == self._layout.max_index_num

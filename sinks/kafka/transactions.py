@@ -299,7 +299,8 @@ class KafkaTransactions:
         return StoreError(
             f"Kafka refuses the message at physical offset {offset} for topic {topic}, "
             f"{size} bytes: {cause}; raise `KafkaSettings.max_message_bytes=` "
-            f"({self._settings.max_message_bytes}), and max.message.bytes of the topic"
+            f"({self._settings.max_message_bytes}), and max.message.bytes of the topic",
+            physical_offset=int(offset),
         )
 
     def close(self) -> None:

@@ -261,7 +261,8 @@ class IndexFiles:
                 raise IndexFileError(
                     f"index file {path} has {size} bytes but maxHashSlotNum and maxIndexNum give "
                     f"{self.layout.file_size}; set them as the file's writer did (broker.conf); "
-                    "where a single file is damaged, reput verify names the command that heals it"
+                    "where a single file is damaged, reput verify names the command that heals it",
+                    path=path,
                 )
             paths.append(path)
         return paths

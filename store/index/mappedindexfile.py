@@ -21,8 +21,10 @@ from reput.store.files import TEMPORARY_SUFFIX
 from reput.store.index import indexkernel
 from reput.store.index.indexfile import (
     HASH_SLOT_DTYPE,
+    INDEX_ENTRY_DTYPE,
     INDEX_HEADER_SIZE,
     INDEX_SIZE,
+    NEVER_WRITTEN,
     IndexEntry,
     IndexHeader,
     IndexLayout,
@@ -103,6 +105,16 @@ class MappedIndexFile:
     def is_full(self) -> bool:
         """Whether the next entry needs another file."""
         return self.header.index_count >= self._layout.max_index_num
+
+    def first_lost_entry(self) -> int | None:
+        """Return the number of the first entry that the header counts and nobody wrote, since a
+        power cut may keep a file's first page without its last ones; None without one."""
+        count = min(self.header.index_count, self._layout.max_index_num)
+        start, end = map(self._layout.entry_position, (1, count))
+        entries = self._data[start:end].view(INDEX_ENTRY_DTYPE)
+        # the log's first message has offset 0 too; its first entry may be nothing but zeros
+        numbers = (int(place) + 1 for place in np.flatnonzero(entries["offset"] == 0) if place)
+        return next((number for number in numbers if self.entry(number) == NEVER_WRITTEN), None)
 
     def put(
         self,

@@ -1,375 +1,95 @@
 """The commitlog directory: a list of equally sized files, read by position and never written.
 
-Files are named by the log offset of their first byte, 20 digits (``UtilAll.offset2FileName``), so
-the list sorted by name is the log. All have their full length from creation; every file but the
-last ends in a BLANK record, so every file start is a record start. A broker keeps one more,
-all-zero file ready. Any entry that is not a 20-digit regular file is foreign: reported, otherwise
-ignored.
-
-Reads are ``preadv`` into the caller's buffer: a file that is truncated meanwhile gives fewer bytes,
-whereas a mapping would raise SIGBUS. Only a server's pulls read mapped files
-(``store.queue.pullkernel``), which takes care of that.
-
-Several directories (``storePathCommitLog`` with commas, ``readOnlyCommitLogStorePaths``) are one
-log. A file may move from one to another at any time, by ``mv`` or a copy. While it exists in both,
-the complete one counts; if both are complete, either counts, provided that they are equal byte for
-byte. One of zeros alone is no copy: a broker created it ahead and then wrote to another directory.
-
-A file may also come while the log is followed, by a copy that takes time: the log ends before it as
-long as it grows. Of a log of one file whose size is not configured, that file's size is the file
-size, and it too may grow.
+Which files these are, ``store.log.segments`` finds out. Reads are ``preadv`` into the caller's
+buffer: a file that is truncated meanwhile gives fewer bytes, whereas a mapping would raise SIGBUS.
+Only a server's pulls read mapped files (``store.queue.pullkernel``), which takes care of that.
 """
 
 from __future__ import annotations
 
 import errno
-import filecmp
-import mmap
 import os
-import re
-import stat
-import time
-from bisect import bisect_right
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from itertools import pairwise
-from operator import attrgetter
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from reput.store.errors import CommitLogError, NotReadyError
-from reput.store.filetimes import is_settled
+from reput.store.errors import CommitLogError
 from reput.store.log import record
 from reput.store.log.record import SIZE_MAGIC_LENGTH, Record
+from reput.store.log.segments import Segment, Segments
 from reput.store.log.status import Outcome, Status
 
-FILE_NAME_LENGTH = 20
-_FILE_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 _EMPTY_HEADER = bytes(SIZE_MAGIC_LENGTH)
 READ_AHEAD_BYTES = 128 << 20
 NO_TIME = -1
 """storeTimestamp if there is no record."""
-_OPEN_TRIES = 3
-_OPEN_RETRY_SECONDS = 0.01
-_LIST_TRIES = 100
-ARRIVAL_SECONDS = 60.0
-"""A file that is too short and was not written for this long is no copy in the making."""
-
-_ZEROS_PER_READ = 1 << 20
 _SIZE_LENGTH = 4
 """Bytes of a record's first field."""
 
 
-def offset_to_file_name(offset: int) -> str:
-    """20 digits, so that names sort as offsets do."""
-    return f"{offset:0{FILE_NAME_LENGTH}d}"
-
-
-def is_mapped_file_name(name: str) -> bool:
-    """Whether a directory entry is named as RocketMQ names its files: 20 digits, a Java long."""
-    return _FILE_NAME.match(name) is not None and int(name) < 1 << 63
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Segment:
-    """One commitlog file."""
-
-    start: int
-    """Log offset of its first byte."""
-    path: Path
-
-
-class OpenFile:
-    """A file open for reading; it is closed when its last user drops it, so never during a read."""
-
-    __slots__ = ("_mapping", "fd")
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self._mapping: NDArray[np.uint8] | None = None
-
-    def address(self, size: int) -> int:
-        """The address of the file's first ``size`` bytes in memory, as long as the file is open; 0
-        if it cannot be mapped. See ``store.queue.pullkernel`` for how it must be read."""
-        if self._mapping is None:
-            try:
-                mapping = mmap.mmap(self.fd, size, prot=mmap.PROT_READ)
-            except (OSError, ValueError):
-                return 0
-            self._mapping = np.frombuffer(mapping, np.uint8)
-        return int(self._mapping.ctypes.data)
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-
 class CommitLog:
-    """The files of one log; directories are listed again only after a change.
-
-    Several threads may read while another refreshes or closes. The object closes the files that it
-    opened, because Spark's Python workers go from task to task.
-    """
+    """The bytes and records of one log; several threads may read while another refreshes."""
 
     def __init__(self, directories: Sequence[Path], file_size: int | None = None) -> None:
-        """``file_size`` is mappedFileSizeCommitLog in bytes; None takes the files' own.
-
-        Raises NotReadyError if there is no commitlog, CommitLogError if it cannot be listed or a
-        file has a wrong size.
-        """
-        self.directories = tuple(directories)
-        self._configured_size = file_size
-        self.file_size = file_size or 0
-        self.segments: list[Segment] = []
-        self.foreign: list[Path] = []
-        self._copies: dict[int, list[Path]] = {}
-        """Further files of a segment's name and length, by its start, not yet compared."""
-        self._signature: tuple[int, ...] = ()
-        self._used_directories: set[Path] = set()
-        self._open_files: dict[int, OpenFile] = {}
-        self.refresh()
+        """The parameters and errors are those of ``Segments``."""
+        self.segments = Segments(directories, file_size)
 
     def refresh(self) -> None:
         """List the files again if a directory changed; an unchanged one costs a stat."""
-        try:
-            signature = tuple(path.stat().st_mtime_ns for path in self.directories)
-            if len(self.segments) == 1 and not self._configured_size:
-                with suppress(FileNotFoundError):  # it was moved
-                    signature += (self.segments[0].path.stat().st_size,)
-        except FileNotFoundError as error:
-            raise NotReadyError(
-                f"there is no commitlog {error.filename}; mount it or start its broker"
-            ) from error
-        except OSError as error:
-            raise CommitLogError(f"cannot read {error.filename}: {error.strerror}") from error
-        if signature == self._signature:
-            return
-        listed_at = time.time_ns()
-        listed, self.foreign = self._list()
-        segments = self._without_copies(listed)
-        if segments and self._is_arriving(segments[-1], listed[segments[-1].path]):
-            signature = ()
-            segments.pop()
-        if any(
-            self._is_unused(segment.path) for segment in segments if segment.start in self._copies
-        ):
-            # a broker will write to one of the copies, which changes no directory
-            signature = ()
-        if not is_settled(max(signature, default=0), listed_at):
-            # a file that arrives now may leave the directory's time unchanged
-            signature = ()
-        self._check(segments, {path: status.st_size for path, status in listed.items()})
-        self._close_removed({segment.start: listed[segment.path] for segment in segments})
-        self.segments = segments
-        self._used_directories = {path.parent for path in listed}
-        self._signature = signature
+        self.segments.refresh()
+
+    def close(self) -> None:
+        """Close the files; the object may be used again."""
+        self.segments.close()
 
     @property
-    def unmounted(self) -> list[Path]:
-        """The directories, of several, that have no file of the log."""
-        several = self.directories if len(self.directories) > 1 else ()
-        return [directory for directory in several if directory not in self._used_directories]
-
-    def _is_arriving(self, last: Segment, status: os.stat_result) -> bool:
-        """Whether the last file is still being created, or copied while the log is followed."""
-        if status.st_size == 0:
-            return True  # RocketMQ drops an empty last file as well
-        is_new = bool(self.segments) and last.start > self.segments[-1].start
-        is_short = status.st_size < self.file_size
-        return is_new and is_short and time.time() - status.st_mtime < ARRIVAL_SECONDS
-
-    @staticmethod
-    def _is_unused(path: Path) -> bool:
-        """Whether a file begins with zeros, and so has no record."""
-        try:
-            with path.open("rb", buffering=0) as file:
-                return not any(file.read(SIZE_MAGIC_LENGTH))
-        except OSError:
-            return False
-
-    def check_mounted(self, consequence: str) -> None:
-        """Raise CommitLogError where one of several directories has no file of the log.
-
-        An unmounted disk leaves an empty directory, and nothing may be removed, cut or
-        skipped because its files look gone. ``consequence`` says what is refused.
-        """
-        for directory in self.unmounted:
-            raise CommitLogError(
-                f"{directory} has no file of the log, and its disk may not be mounted: "
-                f"{consequence}; mount it, or leave it out of storePathCommitLog and "
-                "readOnlyCommitLogStorePaths"
-            )
-
-    def _list(self) -> tuple[dict[Path, os.stat_result], list[Path]]:
-        """The log's files, and all other entries of the directories."""
-        listed = self._list_once()
-        if len(self.directories) == 1:
-            return listed
-        for _ in range(_LIST_TRIES):
-            again = self._list_once()
-            # a file that moved between two listings was missed, or listed twice
-            if again[0].keys() == listed[0].keys():
-                return again
-            listed = again
-        raise CommitLogError(
-            "files come and go in the commitlog directories faster than they can be listed: "
-            f"{', '.join(map(str, self.directories))}; try again when they have been moved"
-        )
-
-    def _list_once(self) -> tuple[dict[Path, os.stat_result], list[Path]]:
-        statuses: dict[Path, os.stat_result] = {}
-        foreign = []
-        for directory in self.directories:
-            try:
-                entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
-            except OSError as error:
-                raise CommitLogError(f"cannot list {directory}: {error.strerror}") from error
-            for entry in entries:
-                path = Path(entry.path)
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                named = is_mapped_file_name(entry.name)
-                # an offset is a Java long
-                named = named and int(entry.name) + status.st_size < 1 << 63
-                if named and stat.S_ISREG(status.st_mode):
-                    statuses[path] = status
-                else:
-                    foreign.append(path)
-        return statuses, foreign
-
-    def _without_copies(self, listed: dict[Path, os.stat_result]) -> list[Segment]:
-        """Choose one file of each name: the longest and, among those, one with records, or the one
-        that was read before.
-
-        A shorter one is an unfinished or abandoned copy, because RocketMQ's files have their full
-        length from creation, and a move removes the original last.
-        """
-        former_paths = {segment.path for segment in self.segments}
-        by_start: dict[int, list[Path]] = {}
-        for path in listed:
-            by_start.setdefault(int(path.name), []).append(path)
-        segments = []
-        copies: dict[int, list[Path]] = {}
-        for start, paths in by_start.items():
-            if len(paths) > 1:
-                paths.sort(
-                    key=lambda path: (
-                        -listed[path].st_size, self._is_unused(path), path not in former_paths,
-                    )
-                )  # fmt: skip
-            first, *others = paths
-            segments.append(Segment(start, first))
-            for path in others:
-                if listed[path].st_size < listed[first].st_size:
-                    self.foreign.append(path)
-                else:
-                    copies.setdefault(start, []).append(path)
-        self._copies = copies
-        return sorted(segments)
-
-    def _check(self, segments: list[Segment], sizes: dict[Path, int]) -> None:
-        if not segments:
-            return
-        first = segments[0]
-        pinned = self.file_size if len(segments) > 1 else 0
-        expected = self._configured_size or pinned or sizes[first.path]
-        for segment in segments:
-            if sizes[segment.path] != expected:
-                stated = (
-                    "mappedFileSizeCommitLog is"
-                    if self._configured_size
-                    else f"{first.path.name} has"
-                )
-                raise CommitLogError(
-                    f"commitlog file {segment.path} has {sizes[segment.path]} bytes but {stated} "
-                    f"{expected}; restore the file, or set mappedFileSizeCommitLog (broker.conf "
-                    "or `mapped_file_size_commit_log=`) to the size that the broker used"
-                )
-        for before, after in pairwise(segments):
-            if after.start < before.start + expected:
-                raise CommitLogError(
-                    f"commitlog files {before.path} and {after.path} overlap at {expected} bytes "
-                    "per file; remove the one that does not belong to this log"
-                )
-        self.file_size = expected
-
-    def _close_removed(self, kept: dict[int, os.stat_result]) -> None:
-        """Close replaced files: one may have moved to another disk, or a broker that cut its log
-        may have removed it and created another of the same name."""
-        for start, file in list(self._open_files.items()):
-            if start not in kept or not os.path.samestat(os.fstat(file.fd), kept[start]):
-                self._open_files.pop(start, None)
+    def file_size(self) -> int:
+        """Bytes of each file; 0 for a log without files whose size is not configured."""
+        return self.segments.file_size
 
     @property
     def min_offset(self) -> int:
         """Log offset of the first file's first byte; 0 for a log without files."""
-        return self.segments[0].start if self.segments else 0
-
-    def segment_at(self, offset: int) -> Segment | None:
-        """The file that covers ``offset``; None for a gap or beyond the last file."""
-        segments = self.segments
-        index = bisect_right(segments, offset, key=attrgetter("start")) - 1
-        if index >= 0 and offset < segments[index].start + self.file_size:
-            return segments[index]
-        return None
-
-    def segment_after(self, offset: int) -> Segment | None:
-        """The first file that starts at or after ``offset``."""
-        return next((segment for segment in self.segments if segment.start >= offset), None)
-
-    def gaps(self) -> list[tuple[int, int]]:
-        """Each [start, end) between two files that no file covers: it is lost, whereas what came
-        before the first file has expired."""
-        bounds = pairwise(segment.start for segment in self.segments)
-        ends = ((start + self.file_size, following) for start, following in bounds)
-        return [(end, following) for end, following in ends if end < following]
-
-    def gap_at(self, offset: int) -> tuple[int, int] | None:
-        """The gap that ``offset`` lies in; None without one."""
-        return next((gap for gap in self.gaps() if gap[0] <= offset < gap[1]), None)
+        files = self.segments.listed
+        return files[0].start if files else 0
 
     def active_segment(self) -> Segment | None:
         """The file that the broker appends to: the last one with data at its start."""
-        for segment in reversed(self.segments):
+        for segment in reversed(self.segments.listed):
             if self.read(segment.start, SIZE_MAGIC_LENGTH) != _EMPTY_HEADER:
                 return segment
-        return self.segments[0] if self.segments else None
+        return self.segments.listed[0] if self.segments.listed else None
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes at ``offset``, within one file."""
-        buffer = bytearray(min(size, self.file_size))
+        buffer = bytearray(min(size, self.segments.file_size))
         return bytes(buffer[: self.read_into(offset, memoryview(buffer))])
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """Fill ``buffer`` from ``offset`` on, within one file; return the number of bytes read."""
-        segment = self.segment_at(offset)
+        segment = self.segments.at(offset)
         if segment is None:
             return 0
         position = offset - segment.start
-        view = buffer[: self.file_size - position]
+        view = buffer[: self.segments.file_size - position]
         done = 0
         try:
-            file = self.open_file(segment)
+            file = self.segments.open(segment)
             while done < len(view):
                 count = os.preadv(file.fd, [view[done:]], position + done)
                 if count == 0:
                     break
                 done += count
         except OSError as error:
-            raise CommitLogError(
-                f"cannot read commitlog file {segment.path} at {position + done}: {error.strerror}"
-            ) from error
+            at = position + done
+            line = f"cannot read commitlog file {segment.path} at {at}: {error.strerror}"
+            raise CommitLogError(line, path=segment.path, physical_offset=offset + done) from error
         return done
 
     def will_need(self, offset: int, size: int) -> None:
         """Ask the kernel to read ahead ``size`` bytes at ``offset``, up to 128 MiB of one file."""
-        segment = self.segment_at(offset)
+        segment = self.segments.at(offset)
         if segment is not None and size > 0:
-            file, position = self.open_file(segment), offset - segment.start
+            file, position = self.segments.open(segment), offset - segment.start
             size = min(size, READ_AHEAD_BYTES)
             os.posix_fadvise(file.fd, position, size, os.POSIX_FADV_WILLNEED)
 
@@ -379,7 +99,7 @@ class CommitLog:
         The result is BAD_SIZE if the record there has another size, and SEGMENT_DELETED if no file
         covers ``offset``.
         """
-        if self.segment_at(offset) is None:
+        if self.segments.at(offset) is None:
             return Outcome(Status.SEGMENT_DELETED)
         data = self.read(offset, min(size, record.MAX_RECORD_LENGTH))
         # bytes after it are not read: it is decoded as if it were the last one of its file
@@ -391,10 +111,10 @@ class CommitLog:
 
     def record_starting_at(self, offset: int) -> Record | Outcome:
         """Decode the record at ``offset``, of the size that its own first field gives."""
-        result, segment = self.record_at(offset, self.stated_size(offset)), self.segment_at(offset)
+        result, segment = self.record_at(offset, self.stated_size(offset)), self.segments.at(offset)
         if segment and isinstance(result, Outcome) and result.status is Status.BAD_BLANK:
             # a BLANK is one by reaching to its file's end
-            is_blank = offset + result.size == segment.start + self.file_size
+            is_blank = offset + result.size == segment.start + self.segments.file_size
             return Outcome(Status.BLANK, result.size) if is_blank else result
         return result
 
@@ -408,9 +128,8 @@ class CommitLog:
         It is none where it has as many bytes as those of the newest file, and the log cannot tell
         where a file is gone.
         """
-        newest = self.segments[-1].start + self.file_size if self.segments else 0
-        is_short = not offset >> (max(newest.bit_length() - 1, 0) // 8 * 8)
-        return is_short and self.segment_at(offset) is not None
+        is_short = not offset >> (max(self.segments.end.bit_length() - 1, 0) // 8 * 8)
+        return is_short and self.segments.at(offset) is not None
 
     def store_time(self, offset: int) -> int:
         """storeTimestamp of the record that begins at ``offset``, ms; NO_TIME if no file has its
@@ -420,81 +139,16 @@ class CommitLog:
             return NO_TIME
         return record.store_timestamp(head)
 
-    def open_file(self, segment: Segment) -> OpenFile:
-        """Open a segment for reads by position, as long as it is held. Raises OSError."""
-        file = self._open_files.get(segment.start)
-        if file is None:
-            file = self._open_files[segment.start] = OpenFile(self._open(segment))
-        return file
-
-    def _open(self, segment: Segment) -> int:
-        self._compare_copies(segment)
-        try:
-            return _open_with_retries(segment.path)
-        except FileNotFoundError:
-            # the file was moved since the directories were listed
-            for path, status in self._list()[0].items():
-                if path.name == segment.path.name and status.st_size == self.file_size:
-                    return _open_with_retries(path)
-            raise
-
-    def _compare_copies(self, segment: Segment) -> None:
-        """Compare copies of a file only when it is read, because a gigabyte takes a second."""
-        for path in self._copies.get(segment.start, ()):
-            with suppress(FileNotFoundError):  # the move is complete
-                if self._is_unused(path) and _is_zero(path):
-                    self.foreign.append(path)
-                elif not filecmp.cmp(segment.path, path, shallow=False):
-                    raise CommitLogError(
-                        f"commitlog files {segment.path} and {path} have the same name and length "
-                        "but different bytes; remove the one that does not belong to this log, or "
-                        "wait until a running copy is complete"
-                    )
-        self._copies.pop(segment.start, None)
-
     def next_data(self, offset: int) -> int:
         """``offset``, or the end of the sparse hole that covers it, up to the file's end."""
-        segment = self.segment_at(offset)
+        segment = self.segments.at(offset)
         if segment is None:
             return offset
         try:
-            file = self.open_file(segment)
+            file = self.segments.open(segment)
             data_position = os.lseek(file.fd, offset - segment.start, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                return segment.start + self.file_size
+                return segment.start + self.segments.file_size
             return offset
         return segment.start + data_position
-
-    def close(self) -> None:
-        """Close the files; the object may be used again."""
-        self._close_removed({})
-
-
-def _is_zero(path: Path) -> bool:
-    """Whether a file has no byte but zeros; holes are not read."""
-    with path.open("rb", buffering=0) as file:
-        position = 0
-        while True:
-            try:
-                position = os.lseek(file.fileno(), position, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    return True
-                raise
-            data = os.pread(file.fileno(), _ZEROS_PER_READ, position)
-            if not data or any(data.rstrip(b"\0")):
-                return not data
-            position += len(data)
-
-
-def _open_with_retries(path: Path) -> int:
-    """Open a file; shared file systems sometimes fail and succeed a moment later."""
-    for attempt in range(1, _OPEN_TRIES + 1):
-        try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError as error:
-            if error.errno not in (errno.ESTALE, errno.EIO, errno.EAGAIN) or attempt == _OPEN_TRIES:
-                raise
-            time.sleep(_OPEN_RETRY_SECONDS)
-    raise AssertionError("unreachable")

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from reput.store.errors import CommitLogDataLossError
 from reput.store.log import record
-from reput.store.log.commitlog import CommitLog, Segment
+from reput.store.log.commitlog import CommitLog
 from reput.store.log.record import Record
+from reput.store.log.segments import Segment
 from reput.store.log.status import Outcome, Status
 
 BUFFER_SIZE = 1 << 20
@@ -73,6 +74,12 @@ class Window:
         self.length = self._log.read_into(offset, self.data.data)
         return self.base + self.length > before
 
+    def plausible_size(self, offset: int) -> int:
+        """totalSize of the record at ``offset`` if a record may have it, otherwise 0."""
+        head = bytes(self.data[offset - self.base : self.length][: record.SIZE_MAGIC_LENGTH])
+        size = int.from_bytes(head[:4], "big", signed=True) if len(head) >= 8 else 0
+        return size if record.MIN_RECORD_LENGTH <= size <= record.MAX_RECORD_LENGTH else 0
+
 
 @dataclass(slots=True)
 class Hop:
@@ -101,7 +108,7 @@ def hop_file(
     The bounds are the log offset at which the last record ends, the number of records, and their
     storeTimestamp.
     """
-    segment = log.segment_at(offset)
+    segment = log.segments.at(offset)
     if segment is None:
         return Hop(offset, Status.NEED_MORE)
     file_end = segment.start + log.file_size
@@ -125,7 +132,7 @@ def hop_file(
             continue
         if hop.status is not Status.NEED_MORE or hop.offset >= file_end:
             return hop
-        if not window.load(hop.offset, stated_size(window, hop.offset)):
+        if not window.load(hop.offset, window.plausible_size(hop.offset)):
             return hop
 
 
@@ -140,13 +147,6 @@ def _kernels() -> ModuleType:
     return kernels
 
 
-def stated_size(window: Window, offset: int) -> int:
-    """totalSize of the record at ``offset`` if a record may have it, otherwise 0."""
-    head = bytes(window.data[offset - window.base : window.length][: record.SIZE_MAGIC_LENGTH])
-    size = int.from_bytes(head[:4], "big", signed=True) if len(head) >= 8 else 0
-    return size if record.MIN_RECORD_LENGTH <= size <= record.MAX_RECORD_LENGTH else 0
-
-
 def resync(log: CommitLog, window: Window, offset: int) -> int:
     """The next trusted boundary after the damaged bytes at ``offset``, in the same file.
 
@@ -155,12 +155,12 @@ def resync(log: CommitLog, window: Window, offset: int) -> int:
     length leads to a boundary, that one is taken first, because a search could mistake a record
     copied inside a body for a real one.
     """
-    segment = log.segment_at(offset)
+    segment = log.segments.at(offset)
     if segment is None:
         return offset
     file_end = segment.start + log.file_size
     window.load(offset)
-    stated = stated_size(window, offset)
+    stated = window.plausible_size(offset)
     if stated and _is_boundary(log, offset + stated, file_end):
         return offset + stated
     position, blank, plain_left = offset + 1, file_end, PLAIN_BYTES
@@ -221,9 +221,9 @@ def walk(
     """
     total = Hop(offset, Status.OK)
     while total.offset < end and total.record_count < max_records:
-        segment = log.segment_at(total.offset)
+        segment = log.segments.at(total.offset)
         if segment is None:
-            following = log.segment_after(total.offset)
+            following = log.segments.after(total.offset)
             total.offset = min(following.start, end) if following else end
             continue
         hop = hop_file(
@@ -294,12 +294,12 @@ class LogTail:
         if active is None:
             return start
         self._idle_end = None
-        if self._offset < active.start or not self._log.segment_at(self._offset - 1):
+        if self._offset < active.start or not self._log.segments.at(self._offset - 1):
             self._offset = active.start
         if self._offset < start <= active.start + self._log.file_size:
             self._offset = start
         while True:
-            segment = self._log.segment_at(self._offset)
+            segment = self._log.segments.at(self._offset)
             if segment is None:
                 return self._offset
             hop = hop_file(self._log, self._window, self._offset)
@@ -361,7 +361,7 @@ class LogTail:
         if next_start < file_end:
             return next_start
         # nothing sound is left in this file; later ones may have lost their first records as well
-        later = (segment.start for segment in self._log.segments if segment.start >= file_end)
+        later = (file.start for file in self._log.segments.listed if file.start >= file_end)
         return file_end if any(map(self._has_record, later)) else None
 
     def _has_record(self, start: int) -> bool:
@@ -386,7 +386,7 @@ def records(
     window = Window(log)
     offset, loaded = start, False
     while offset < end:
-        segment = log.segment_at(offset)
+        segment = log.segments.at(offset)
         if segment is None:
             bad = missing_range(log, offset, end, fail_on_data_loss)
             yield bad
@@ -404,7 +404,7 @@ def records(
         elif result.status is Status.BLANK:
             offset, loaded = file_end, False
         elif result.status is not Status.NEED_MORE or not window.load(
-            offset, stated_size(window, offset)
+            offset, window.plausible_size(offset)
         ):
             bad = bad_range(log, window, offset, result.status)
             yield bad
@@ -428,7 +428,7 @@ def decode_windows(
     window = Window(log)
     offset, loaded = start, False
     while offset < end:
-        segment = log.segment_at(offset)
+        segment = log.segments.at(offset)
         if segment is None:
             bad = missing_range(log, offset, end, fail_on_data_loss)
             offset, loaded = bad.end, False
@@ -443,7 +443,7 @@ def decode_windows(
             offset, loaded = file_end, False
         yield offset, Status(status)
         if status not in (Status.OK, Status.FULL, Status.BLANK):
-            more = status == Status.NEED_MORE and window.load(offset, stated_size(window, offset))
+            more = status == Status.NEED_MORE and window.load(offset, window.plausible_size(offset))
             if not more:
                 bad = bad_range(log, window, offset, Status(status))
                 offset, loaded = bad.end, False
@@ -452,12 +452,11 @@ def decode_windows(
 
 def missing_range(log: CommitLog, offset: int, end: int, fail: bool) -> BadRange:
     """The part of [offset, end) that no commitlog file covers. Raises CommitLogDataLossError."""
-    following = log.segment_after(offset)
+    following = log.segments.after(offset)
     lost_end = min(following.start, end) if following else end
     if fail:
-        raise CommitLogDataLossError(
-            "SEGMENT_DELETED", f"no commitlog file covers [{offset}, {lost_end})"
-        )
+        line = f"no commitlog file covers [{offset}, {lost_end})"
+        raise CommitLogDataLossError("SEGMENT_DELETED", line, physical_offset=offset)
     return BadRange(offset, lost_end, Status.SEGMENT_DELETED)
 
 
@@ -468,7 +467,7 @@ def bad_range(log: CommitLog, window: Window, offset: int, status: Status) -> Ba
     """
     if status is Status.BAD_PROPERTY:
         # a whole record, which ends where it says, also where it is the log's last one
-        return BadRange(offset, offset + stated_size(window, offset), status)
+        return BadRange(offset, offset + window.plausible_size(offset), status)
     if status in (Status.EMPTY, Status.NEED_MORE):
         status = Status.ZERO_HOLE
     return BadRange(offset, resync(log, window, offset), status)
@@ -488,7 +487,7 @@ def record_starts(log: CommitLog, offsets: list[int]) -> Iterator[int]:
 def _start_near(log: CommitLog, offset: int) -> int | None:
     """The result of ``resync`` among sound records of usual size, without loading the kernels; None
     if there is none nearby."""
-    segment = log.segment_at(offset)
+    segment = log.segments.at(offset)
     if segment is None:
         return None
     data = log.read(offset, NEAR_BYTES)

@@ -69,10 +69,9 @@ class Losses:
 def loss_error(log: CommitLog, bad: BadRange) -> StoreError:
     """The error for a reader that must not pass a range."""
     if bad.status is Status.SEGMENT_DELETED:
-        return CommitLogDataLossError(
-            bad.status.name, f"no commitlog file covers [{bad.start}, {bad.end})"
-        )
-    segment = log.segment_at(bad.start)
+        line = f"no commitlog file covers [{bad.start}, {bad.end})"
+        return CommitLogDataLossError(bad.status.name, line, physical_offset=bad.start)
+    segment = log.segments.at(bad.start)
     place = str(segment.path) if segment else "the commitlog"
     return CorruptRecordError(place, bad.start, bad.end, bad.status.name)
 
@@ -89,7 +88,7 @@ def warn_of_unread_end(log: CommitLog, end: int) -> None:
 
 def warn_of_unmounted(log: CommitLog) -> None:
     """Log a warning where one of several directories has no file: the log may begin earlier."""
-    for directory in log.unmounted:
+    for directory in log.segments.unmounted:
         logger.warning(
             "%s has no file of the log, and its disk may not be mounted: the log, which begins at "
             "%d, may have begun earlier", directory, log.min_offset,

@@ -36,7 +36,7 @@ def pass_over(log: CommitLog, start: int, end: int) -> Passage:
     offset, messages, first, last = start, 0, -1, -1
     bad: list[BadRange] = []
     while offset < end:
-        segment = log.segment_at(offset)
+        segment = log.segments.at(offset)
         if segment is None:
             loss = missing_range(log, offset, end, fail=False)
         else:
@@ -65,7 +65,7 @@ def record_start(log: CommitLog, offset: int, earlier_start: int = 0) -> int:
     """Return ``offset`` if a record may start there, otherwise the start of the record that
     contains it; past ``offset`` if a damaged range does. ``earlier_start`` is a record start before
     it."""
-    segment = log.segment_at(offset)
+    segment = log.segments.at(offset)
     start = max(segment.start, earlier_start) if segment else offset
     return walk(log, Window(log), start, offset).offset
 
@@ -73,7 +73,7 @@ def record_start(log: CommitLog, offset: int, earlier_start: int = 0) -> int:
 def last_record_before(log: CommitLog, end: int) -> int:
     """Return the start of the last record that ends at or before ``end``; -1 if the log has
     none."""
-    for segment in reversed(log.segments):
+    for segment in reversed(log.segments.listed):
         if segment.start < end:
             passed = pass_over(log, segment.start, min(end, segment.start + log.file_size))
             if passed.last_record_offset >= 0:
@@ -87,7 +87,7 @@ def first_at_or_after(log: CommitLog, timestamp: int, end: int) -> int | None:
     walked."""
     window = Window(log)
     start = log.min_offset
-    for segment in log.segments:
+    for segment in log.segments.listed:
         first = walk(log, window, segment.start, end, max_records=1, max_timestamp=timestamp - 1)
         if not first.record_count:
             break
@@ -99,7 +99,7 @@ def first_at_or_after(log: CommitLog, timestamp: int, end: int) -> int | None:
 def before_loss(log: CommitLog, offset: int) -> int:
     """Return the start of the lost or damaged range that ends at ``offset``, where a record or file
     starts, or else ``offset``. What was there may have been stored as late as what follows it."""
-    gap, segment = log.gap_at(offset - 1), log.segment_at(offset - 1)
+    gap, segment = log.segments.gap_at(offset - 1), log.segments.at(offset - 1)
     if gap is not None:
         return gap[0]
     bad = pass_over(log, segment.start, offset).bad if segment else ()

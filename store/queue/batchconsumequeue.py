@@ -85,7 +85,9 @@ class BatchConsumeQueueFiles(QueueFiles):
         if not len(units):
             raise QueueFileError(
                 f"batch consume queue {self.directory} has no file with unit {index}; rebuild the "
-                "queue with reput rebuild"
+                "queue with reput rebuild",
+                path=self.directory,
+                position=index * self.unit_size,
             )
         unit: np.void = units[0]
         return unit

@@ -474,7 +474,8 @@ def open_whole_queue(directory: Path, file_size: int) -> ConsumeQueueFiles:
             raise QueueFileError(
                 f"consume queue file {files.path(start)} does not follow the one before it at "
                 f"{file_size} bytes a file: one is missing or foreign; reput verify names "
-                "the command that heals the queue"
+                "the command that heals the queue",
+                path=files.path(start),
             )
     return files
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from reput.store import fsops
 from reput.store.errors import QueueFileError
-from reput.store.files import BROKER_CONF_FILE
-from reput.store.log.commitlog import is_mapped_file_name, offset_to_file_name
+from reput.store.files import BROKER_CONF_FILE, is_mapped_file_name, offset_to_file_name
 from reput.store.queue.unsynced import Unsynced
 
 _BYTES_PER_READ = 1 << 20
@@ -59,7 +58,8 @@ class MappedFileQueue:
                 raise QueueFileError(
                     f"{self.kind} file {entry.path} has {size} bytes but {self.setting} is "
                     f"{self.file_size}; set it as the queue's writer did ({self.place}); where a "
-                    "single queue is damaged, reput verify names the command that heals it"
+                    "single queue is damaged, reput verify names the command that heals it",
+                    path=entry.path,
                 )
             self.starts.append(int(entry.name))
 

@@ -65,5 +65,5 @@ def count_units(log: CommitLog, queue: QueueKey, physical_offset: int, size: int
 
 def is_inside_a_record(log: CommitLog, offset: int) -> bool:
     """Whether a sound record begins before ``offset`` and ends after it."""
-    segment = log.segment_at(offset)
+    segment = log.segments.at(offset)
     return segment is not None and walk(log, Window(log), segment.start, offset).offset < offset

@@ -17,8 +17,12 @@ from pathlib import Path
 from reput.store import configjson
 from reput.store.commandline import command_line
 from reput.store.errors import StoreError
-from reput.store.files import BATCH_CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_DIRECTORY, TOPICS_FILE
-from reput.store.log.commitlog import is_mapped_file_name
+from reput.store.files import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    TOPICS_FILE,
+    is_mapped_file_name,
+)
 from reput.store.names import escaped
 from reput.store.queue.consumequeue import topic_directory
 
@@ -37,7 +41,8 @@ def read_topic_table(root: Path) -> Mapping[str, object]:
         return {}
     topics = document.get("topicConfigTable") if isinstance(document, dict) else None
     if not isinstance(topics, dict):
-        raise StoreError(f"{path} has no topicConfigTable; restore it from the broker's config")
+        line = f"{path} has no topicConfigTable; restore it from the broker's config"
+        raise StoreError(line, path=path)
     return topics
 
 
@@ -55,7 +60,8 @@ def read_queue_types(root: Path) -> Mapping[bytes, str]:
         if declared not in (SIMPLE_CQ, BATCH_CQ):
             raise StoreError(
                 f"topic {escaped(topic.encode())} in {root / TOPICS_FILE} has "
-                f"{QUEUE_TYPE}={declared}; it must be {SIMPLE_CQ} or {BATCH_CQ}"
+                f"{QUEUE_TYPE}={declared}; it must be {SIMPLE_CQ} or {BATCH_CQ}",
+                path=root / TOPICS_FILE,
             )
         kinds[topic.encode()] = declared
     return kinds
@@ -106,7 +112,8 @@ def check_queue_types(root: Path, output: Path, topics: frozenset[bytes]) -> Non
         command = command_line("rebuild", root, output, *chosen)
         raise StoreError(
             f"topic {name} has {QUEUE_TYPE}={kind} ({root / TOPICS_FILE}), but {directory} holds "
-            f"its queues as {built_kind}; rebuild them: {command}"
+            f"its queues as {built_kind}; rebuild them: {command}",
+            path=directory,
         )
 
 

@@ -345,7 +345,7 @@ class ConsumeQueueView(QueueView):
         """Store time of a record; of an expired one 0, since it was stored before the others, and
         of a lost one that of the first record after it, since it was stored no later."""
         time = self._log.store_time(offset)
-        if time == NO_TIME and (gap := self._log.gap_at(offset)) is not None:
+        if time == NO_TIME and (gap := self._log.segments.gap_at(offset)) is not None:
             time = self._log.store_time(gap[1])
         return max(time, 0)
 

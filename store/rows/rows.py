@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from reput.store.log import record
-from reput.store.log.commitlog import CommitLog, OpenFile, Segment
+from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BUFFER_SIZE, BadRange, Window, decode_windows
 from reput.store.log.kernelbase import CRC_TABLES
 from reput.store.log.losses import Losses, loss_error
+from reput.store.log.segments import OpenFile, Segment
 from reput.store.log.status import Status
 from reput.store.rows import rowkernel
 from reput.store.rows.rowcolumns import RowBuilder
@@ -169,7 +170,7 @@ class _Units:
         self.data: NDArray[np.uint8] = np.empty(BUFFER_SIZE, np.uint8)
         self.positions = np.empty(len(self.offsets), np.int64)
         self.available = self.sizes.copy()
-        self._segments = log.segments
+        self._segments = log.segments.listed
         # index 0 means no file
         self._starts = np.array([-1, *(segment.start for segment in self._segments)], np.int64)
         self._descriptors = np.full(len(self._starts), -1, np.int32)
@@ -206,7 +207,7 @@ class _Units:
         for file in np.unique(pieces[:, rowkernel.PIECE_FILE]).tolist():
             if self._descriptors[file] < 0:
                 with suppress(OSError):
-                    self._open_files.append(self._log.open_file(self._segments[file - 1]))
+                    self._open_files.append(self._log.segments.open(self._segments[file - 1]))
                     self._descriptors[file] = self._open_files[-1].fd
 
     def _read_again(self, piece: NDArray[np.int64], units: slice) -> None:

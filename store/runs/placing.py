@@ -200,13 +200,14 @@ def _gap(run: Run, index: int, position: int, policy: OnQueueGap) -> tuple[int, 
     where = f"in topic {topic} queue {run.queue_id}: {detail}, physical offset {offset}"
     if policy is OnQueueGap.FAIL:
         raise QueueGapError(
-            f"queue offsets jump {where}; set `on_queue_gap=` to rocketmq or blank to go on", offset
+            f"queue offsets jump {where}; set `on_queue_gap=` to rocketmq or blank to go on",
+            physical_offset=offset,
         )
     if policy is OnQueueGap.BLANK and missing > MAX_BLANK_UNITS:
         raise QueueGapError(
             f"a gap of {missing} units is too large to blank out {where}; "
             "set `on_queue_gap=` to rocketmq",
-            offset,
+            physical_offset=offset,
         )
     entry = LedgerEntry(
         offset, offset + size, QUEUE_OFFSET_GAP, topic, run.queue_id, queue_offset, detail

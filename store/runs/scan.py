@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.store.log import record
-from reput.store.log.commitlog import CommitLog, Segment
+from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange, Window, decode_windows
 from reput.store.log.kernelbase import CRC_TABLES
+from reput.store.log.segments import Segment
 from reput.store.log.status import Status
 from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE, UNIT_DTYPE
 from reput.store.runs import scankernel
@@ -209,7 +210,7 @@ def scan(
         nonlocal message_count, unit_count
         before, units_before = _message_count(chunk), int(chunk.state[scankernel.STATE_COUNT])
         # held, since another thread may refresh the log, and another file take the number
-        file = log.open_file(segment)
+        file = log.segments.open(segment)
         status, pos, window.base, window.length = scankernel.scan_file(
             file.fd, segment.start, READS_PER_CALL, window.data, window.length,
             window.base, segment.start + log.file_size, pos, stop, verify_crc, CRC_TABLES, levels,

@@ -167,7 +167,8 @@ def take_part(directory: Path, start: int) -> list[pa.RecordBatch] | None:
 
 
 def _unreadable(path: Path, error: Exception) -> StoreError:
-    return StoreError(f"cannot read spool file {path}: {error}; nothing of it was written")
+    line = f"cannot read spool file {path}: {error}; nothing of it was written"
+    return StoreError(line, path=path)
 
 
 def open_spool(directory: Path, root: Path) -> Path:

@@ -42,7 +42,8 @@ def held_by(pid: int | None, path: Path) -> OwnershipError:
     holder = f"process {pid}" if pid else "another process"
     return OwnershipError(
         f"{path} is held by {holder}: a broker (or another writer) runs on this store; stop it, or "
-        "write elsewhere with `output=DIR`"
+        "write elsewhere with `output=DIR`",
+        path=path,
     )
 
 

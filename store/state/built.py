@@ -132,7 +132,8 @@ def read_build_record(output: Path) -> BuildRecord | None:
     except ValueError as error:
         raise StoreError(
             f"cannot read {path}, which records how {output} was built: {error}; remove it and "
-            "call again with the options that the output was built with"
+            "call again with the options that the output was built with",
+            path=path,
         ) from error
 
 

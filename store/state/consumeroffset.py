@@ -119,7 +119,8 @@ class ConsumerOffsetFile:
             if file_lock is None:
                 raise OwnershipError(
                     f"{self._path} is written by another process, which holds {first}; "
-                    "stop that server, command or consumer, or move offsets through the server"
+                    "stop that server, command or consumer, or move offsets through the server",
+                    path=self._path,
                 )
             resources.enter_context(file_lock)
             fd = fsops.open_for_writing(second)
@@ -229,7 +230,8 @@ def check_no_broker(output: Path, store: Path) -> None:
     if pid is not None:
         raise OwnershipError(
             f"a broker or dispatcher (process {pid}) writes {output}; give an output of your own "
-            "for queues and offsets (`output=DIR`)"
+            "for queues and offsets (`output=DIR`)",
+            path=output,
         )
 
 
@@ -322,7 +324,8 @@ def _read(root: Path) -> _FileState | None:
     except ValueError as error:
         raise StoreError(
             f"cannot use {path}: {error}; restore the file from {path.name}"
-            f"{BACKUP_SUFFIX} or from a copy"
+            f"{BACKUP_SUFFIX} or from a copy",
+            path=path,
         ) from error
     return _FileState(offsets, counter, applied)
 

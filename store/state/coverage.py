@@ -179,7 +179,7 @@ class _Check:
         """The messages before ``reach`` that their queues lack, if there is one among the last
         LOOKED_AT bytes; at least those, where the queues end more than MAX_COUNTED before."""
         at = max(reach - LOOKED_AT, self._log.min_offset)
-        segment = self._log.segment_at(at) or self._log.segment_after(at)
+        segment = self._log.segments.at(at) or self._log.segments.after(at)
         if segment is None or segment.start >= reach:
             return Messages()
         start = segment.start

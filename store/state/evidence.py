@@ -79,7 +79,7 @@ def evidence_before(
     half of [begin, end) is walked.
     """
     places: list[tuple[int, int]] = []
-    segment = log.segment_at(end - log.file_size // 2) or log.segment_at(end - 1)
+    segment = log.segments.at(end - log.file_size // 2) or log.segments.at(end - 1)
     if segment is not None:
         window, at = Window(log), max(begin, segment.start)
         distances = (1 << bits for bits in range((end - at).bit_length(), NEAREST_BITS - 1, -1))
@@ -109,7 +109,7 @@ def _first_records(log: CommitLog, end: int) -> Iterator[tuple[int, int]]:
     """Yield the places of the first records of files before ``end``: of one file for each
     distance."""
     seen: set[int] = set()
-    for segment in reversed(log.segments):
+    for segment in reversed(log.segments.listed):
         distance = (end - segment.start).bit_length()
         if segment.start < end and distance not in seen:
             seen.add(distance)
@@ -141,7 +141,7 @@ def is_beyond_check(log: CommitLog, record: PassedRecord) -> bool:
     then shows nothing about it."""
     if record.offset < log.min_offset:
         return True
-    return not log.segment_at(record.offset) and log.segment_after(record.offset) is not None
+    return not log.segments.at(record.offset) and log.segments.after(record.offset) is not None
 
 
 def holds(log: CommitLog, evidence: Evidence) -> bool:

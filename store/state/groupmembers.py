@@ -102,7 +102,8 @@ class GroupMember:
             if member_lock is None:
                 raise OwnershipError(
                     f"group {self._group} has a member {self._member.client_id} already, which "
-                    f"holds {path}; give each member an id of its own"
+                    f"holds {path}; give each member an id of its own",
+                    path=path,
                 )
             if _is_at(member_lock.fd, path):
                 break
@@ -146,7 +147,8 @@ def _entered(directory: Path, group: str, *, shared: bool, patience: float) -> H
         who = "a process that reads all queues has it" if shared else "others consume for it"
         raise OwnershipError(
             f"cannot consume for group {group}: {who}, as {path} shows; stop them, or use another "
-            "group"
+            "group",
+            path=path,
         )
     return group_lock
 

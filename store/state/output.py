@@ -33,7 +33,7 @@ def fingerprint(log: CommitLog, record_offset: int) -> int:
 def is_same_log(log: CommitLog, watermark: Watermark) -> bool:
     """Whether the last record before the watermark is the dispatched one, or was removed."""
     last = watermark.last_record_offset
-    if last < log.min_offset or log.segment_at(last) is None:
+    if last < log.min_offset or log.segments.at(last) is None:
         return True
     return fingerprint(log, last) == watermark.last_record_crc
 
@@ -45,12 +45,14 @@ def check_is_output(output: Path, store: Path) -> None:
     """
     place = "give the `output=` of reput run, or the root of a store"
     if not output.is_dir():
-        raise NotReadyError(f"there is no directory {output} to read queues from; {place}")
+        line = f"there is no directory {output} to read queues from; {place}"
+        raise NotReadyError(line, path=output)
     is_store = store.is_dir() and output.samefile(store)
     if not is_store and not any((output / part).is_dir() for part in _PARTS):
         raise NotReadyError(
             f"{output} is not an output: it holds no queues ({CONSUME_QUEUE_DIRECTORY}/, "
-            f"{BATCH_CONSUME_QUEUE_DIRECTORY}/) and no watermark ({STATE_DIRECTORY}/); {place}"
+            f"{BATCH_CONSUME_QUEUE_DIRECTORY}/) and no watermark ({STATE_DIRECTORY}/); {place}",
+            path=output,
         )
 
 
@@ -66,7 +68,7 @@ def watermark_of_output(output: Path, store: Path, log: CommitLog) -> Watermark 
         return None
     log.refresh()
     last = watermark.last_record_offset
-    is_beyond = last >= log.min_offset and log.segment_at(last) is None
+    is_beyond = last >= log.min_offset and log.segments.at(last) is None
     if is_beyond or not is_same_log(log, watermark):
         raise UsageError(
             f"{output} is not an output of the log of {store}, or the log was cut: the last "

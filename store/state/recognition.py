@@ -22,6 +22,7 @@ from reput.store.files import (
     INDEX_DIRECTORY,
     LEDGER_FILE,
     STATE_DIRECTORY,
+    is_mapped_file_name,
 )
 from reput.store.index.indexfile import (
     IndexFiles,
@@ -31,7 +32,7 @@ from reput.store.index.indexfile import (
     read_entry,
     read_header,
 )
-from reput.store.log.commitlog import CommitLog, is_mapped_file_name
+from reput.store.log.commitlog import CommitLog
 from reput.store.log.record import Record
 from reput.store.queue.consumequeue import ConsumeQueueFiles, QueueKey, list_queues, topic_directory
 from reput.store.state.ledger import QUEUE_OFFSET_GAP

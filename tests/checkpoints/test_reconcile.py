@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from reput.checkpoints import spark_checkpoint
-from reput.checkpoints.agreement import Built, what_differs
+from reput.checkpoints.agreement import BuiltOutput, what_differs
 from reput.checkpoints.reconcile import Plan, make_plan, watermark_of
 from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogError, UsageError
@@ -92,7 +92,7 @@ class Scene:
             self.directory, (), mapped_file_size_consume_queue=QUEUE_FILE_SIZE,
             message_index_enable=False,
         )  # fmt: skip
-        built = Built(self.directory, settings)
+        built = BuiltOutput(self.directory, settings)
         plan = make_plan(self.log, end, found, self.spark, built, replay_from)
         assert tree(self.directory) == before
         return plan
@@ -304,7 +304,7 @@ def test_a_log_that_holds_nothing_of_what_was_built_is_refused(tmp_path: Path) -
     scene = Scene(tmp_path, first_file=0)
     found = scene.watermark(14)
     scene.built(14)
-    for segment in scene.log.segments:
+    for segment in scene.log.segments.listed:
         segment.path.unlink()
     scene.log.refresh()
     with pytest.raises(CommitLogError, match="nothing was cut"):
@@ -315,7 +315,7 @@ def test_a_log_that_is_empty_again_starts_anew(tmp_path: Path) -> None:
     """All files gone, and no queue was built: position 0, nothing is lost that was not built."""
     scene = Scene(tmp_path, first_file=0)
     found = scene.watermark(14)
-    for segment in scene.log.segments:
+    for segment in scene.log.segments.listed:
         segment.path.unlink()
     scene.log.refresh()
     plan = scene.plan(found, log_end=0)
@@ -336,7 +336,7 @@ def test_where_no_queue_has_a_unit_all_of_a_cut_log_comes_again(scene: Scene) ->
 
 
 def remove_first_files(scene: Scene, count: int) -> int:
-    for segment in scene.log.segments[:count]:
+    for segment in scene.log.segments.listed[:count]:
         segment.path.unlink()
     scene.log.refresh()
     return scene.log.min_offset
@@ -382,7 +382,7 @@ def test_spark_before_the_logs_first_byte_is_not_kept(scene: Scene) -> None:
 def test_a_log_of_which_nothing_was_built_is_refused(scene: Scene, at: int) -> None:
     """The last record below the watermark is another one: any of its first 88 bytes tells."""
     found = scene.watermark(12)
-    path = scene.log.segment_at(found.last_record_offset)
+    path = scene.log.segments.at(found.last_record_offset)
     assert path is not None
     position = found.last_record_offset - path.start + at
     with path.path.open("r+b") as file:
@@ -404,7 +404,7 @@ def test_an_unknown_last_record_is_not_checked(scene: Scene) -> None:
 def test_an_output_that_reput_did_not_build_has_no_watermark(scene: Scene) -> None:
     """Upkeep's commands then say so, each in its own words."""
     scene.built(3)
-    built = Built(scene.directory, StoreSettings(scene.directory, ()))
+    built = BuiltOutput(scene.directory, StoreSettings(scene.directory, ()))
     assert watermark_of(scene.log, scene.end, built) is None
 
 
@@ -413,7 +413,7 @@ def test_a_replay_begins_at_any_record_that_was_dispatched(scene: Scene) -> None
     scene.planned(scene.border(4), scene.border(12), committed=True)
     found = scene.watermark(20)
     starts = {start for start, _ in scene.plain.spans[:21]} | {scene.border(20)}
-    starts |= {segment.start for segment in scene.log.segments if segment.start < scene.border(20)}
+    starts |= {file.start for file in scene.log.segments.listed if file.start < scene.border(20)}
     for offset in starts:
         plan = scene.plan(found, replay_from=offset)
         assert (plan.start, plan.spark) == (offset, None)

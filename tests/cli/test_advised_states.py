@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from reput.store.log.commitlog import CommitLog
+from reput.store.log import segments
 from tests.cli.test_advised_options import OUTPUT, STORE, Words, place
 from tests.readers.stores import SmallStore
 from tests.support.cli import Call
@@ -358,17 +358,17 @@ def test_files_that_move_as_often_as_they_are_listed(place: dict[str, Path], cal
     store, second = place[STORE], place[STORE].with_name("second")
     second.mkdir()
     there, here = spread(store, [second])
-    name, listed_once = min(there.iterdir()).name, CommitLog._list_once
+    name, listed_once = min(there.iterdir()).name, segments._list_once
 
-    def listed_before_a_move(log: CommitLog) -> Any:
+    def listed_before_a_move(directories: Sequence[Path]) -> Any:
         nonlocal here, there
-        listed = listed_once(log)
+        listed = listed_once(directories)
         here, there = there, here
         (here / name).rename(there / name)
         return listed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CommitLog, "_list_once", listed_before_a_move)
+        patch.setattr(segments, "_list_once", listed_before_a_move)
         done = call("status", store)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert done.stderr.endswith(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -23,15 +25,16 @@ from tests.support.cli import REPUT, ROOT, Call, json_object
 
 
 def test_errors_are_json_where_json_is_asked_for(tmp_path: Path, call: Call) -> None:
-    """Ours and those of the options; each with time and level."""
-    for code, arguments in (
-        (1, ["status", tmp_path]), (2, ["status", tmp_path, "--nonsense"]), (2, ["run"])
+    """Ours and those of the options; each with time and level, ours with the place."""
+    for code, arguments, place in (
+        (1, ["status", tmp_path], ["path"]), (2, ["status", tmp_path, "--nonsense"], []),
+        (2, ["run"], []),
     ):  # fmt: skip
         done = call(*arguments, "--json")
         assert (done.returncode, done.stdout) == (code, "")
         (line,) = done.stderr.splitlines()
         found = json.loads(line)
-        assert list(found) == ["time", "level", "event", "retriable"]
+        assert list(found) == ["time", "level", "event", "retriable", *place]
         assert found["level"] == "error"
         assert datetime.fromisoformat(found["time"]).tzinfo is not None
 
@@ -198,3 +201,21 @@ def test_a_failed_batch_says_its_cause_first(tmp_path: Path, call: Call) -> None
     assert (event["level"], event["start"]) == ("error", 0)
     (line,) = (line for line in call(*command).stderr.splitlines() if "batch failed" in line)
     assert f'batch failed: cause="{event["cause"]}" batch_id=0 start=0 ' in line
+
+
+def test_an_error_about_a_file_has_it_as_a_field(golden: Callable[[str], Path], call: Call) -> None:
+    """A queue, an index and a log file that were cut short; other fields are only there where the
+    line has them."""
+    store = golden("plain")
+    for command, folder in (
+        (("get", store, "Topic_1", "0", "0"), "consumequeue/Topic_1/0"),
+        (("query", store, "Topic_1", "--key", "key"), "index"),
+        (("status", store), "commitlog"),
+    ):  # fmt: skip
+        damaged = min((store / folder).iterdir())
+        os.truncate(damaged, 100)
+        failed = call(*command, "--json")
+        found = json.loads(failed.stderr)
+        assert (failed.returncode, found["path"]) == (1, str(damaged))
+        assert list(found) == ["time", "level", "event", "retriable", "path"]
+        assert str(damaged) in found["event"]

@@ -6,25 +6,30 @@ import ast
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from reput.cli import app
+from reput.cli import app, options
 from reput.cli.settingflags import SETTING, with_flags
+from reput.serving.config import ServerConfig
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.errors import CorruptRecordError, UsageError
+from reput.store.flags import flagged, flags_of
+from reput.streaming.config import DispatcherConfig
 from tests.support.cli import ROOT, Call
 
 BELOW = (
     "store", "filters", "sources", "sinks", "readers", "serving", "checkpoints", "streaming",
     "upkeep", "workload",
 )  # fmt: skip
-ROWS = {"Flag", "Option", "Series"}
+ROWS = {"Flag", "flagged", "Option", "Series"}
 """Calls that declare what users of the command line read."""
+CONFIGURATIONS = (StoreSettings, ServerConfig, DispatcherConfig)
+DISPATCHING = ("run", "shadow", "rebuild")
 COMMANDS = {"command_line", "command", "_command"}
 """Calls that make a whole command of words."""
 WHOLE_COMMAND = re.compile(r"reput [a-z-]+(?: (?:--[a-z-]+(?: [\w{%]\S*)?|[A-Z{%]\S*))*")
@@ -111,10 +116,9 @@ def test_the_checker_sees_an_option(source: str, is_seen: bool) -> None:
 
 
 def test_each_setting_that_a_text_names_is_an_option_of_a_command() -> None:
-    """An f-string inserts only fields of StoreSettings that have a flag."""
+    """An f-string inserts only fields that have a flag."""
     known = options_of(typer.main.get_command(app))
-    settings = {row.name for row in fields(StoreSettings) if row.metadata.get("flag")}
-    texts = [f"`{name}=`" for name in settings]
+    texts = [f"`{name}=`" for config in CONFIGURATIONS for name in flags_of(config)]
     for path in modules():
         for text, above in literals(ast.parse(path.read_text("utf-8"))):
             if not isinstance(above[-1], ast.Expr):
@@ -142,6 +146,52 @@ def test_each_setting_that_a_text_names_is_an_option_of_a_command() -> None:
 def test_a_setting_is_shown_as_its_option(line: str, shown: str) -> None:
     """By its row, where it has one; what others write in backquotes stays."""
     assert with_flags(line) == shown
+
+
+def test_each_dispatching_command_has_the_options_of_its_rows() -> None:
+    command: Any = typer.main.get_command(app)
+    for row in flags_of(DispatcherConfig).values():
+        having = [name for name in DISPATCHING if row.name in options_of(command.commands[name])]
+        assert having == [*(row.commands or DISPATCHING)], row.name
+
+
+@dataclass(frozen=True)
+class Made:
+    """A configuration of a program; its rows are all that is said of its options."""
+
+    size: int = flagged(1 << 20, "--size", "A size.", metavar="SIZE", shown="1m")
+    pause_ms: int = flagged(0, "--pause", "A time.", metavar="TIME", shown="0ms")
+    place: Path | None = flagged(None, "--place", "A place.", metavar="DIR")
+    is_strict: bool = flagged(
+        False, "--when", "When.", metavar="HOW", shown="later", words={"later": False, "now": True}
+    )
+    twice: bool = flagged(False, "--twice", "A switch.")
+    thrice: bool = flagged(True, "--thrice/--no-thrice", "A switch with another side.")
+    conf: dict[str, str] = flagged(dict, "--conf", "Pairs.", metavar="KEY=VALUE")
+    inner: int = 7
+
+
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [
+        ("", Made()),
+        ("--size 2k --pause 3s --place x", Made(2048, 3000, Path("x"))),
+        ("--when now --twice --no-thrice", Made(is_strict=True, twice=True, thrice=False)),
+        ("--conf spark.a=1 --conf spark.a=2", Made(conf={"spark.a": "2"})),
+    ],
+)
+def test_a_row_is_all_that_an_option_takes(words: str, made: Made) -> None:
+    """This holds for any configuration; what is not given is left to the field."""
+    found = []
+    command = typer.Typer()
+
+    @command.command()
+    @options.with_options(given=options.fields_given(Made, *flags_of(Made)))
+    def run(given: dict[str, Any]) -> None:
+        found.append(Made(**given))
+
+    command(words.split(), standalone_mode=False)
+    assert found == [made]
 
 
 def test_damage_names_the_options_of_all_that_stop_at_it() -> None:

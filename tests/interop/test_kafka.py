@@ -302,7 +302,7 @@ def test_queues_that_come_later_and_damaged_bytes(
     log, _ = open_log(store)
     with closing(log):
         damaged = boundaries(store)[11]
-        segment = log.segment_at(damaged)
+        segment = log.segments.at(damaged)
         assert segment is not None
         with segment.path.open("r+b") as file:
             file.seek(damaged - segment.start + 4)

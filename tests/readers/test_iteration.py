@@ -225,11 +225,13 @@ def test_a_missing_queue_file_is_said(tmp_path: Path) -> None:
     for _ in range(35):
         small.append()
     small.write()
-    (tmp_path / "consumequeue" / "Topic" / "0" / file_name(QUEUE_FILE_SIZE)).unlink()
+    queue = tmp_path / "consumequeue" / "Topic" / "0"
+    (queue / file_name(QUEUE_FILE_SIZE)).unlink()
     with MessageStore(tmp_path) as opened:
         assert keys(rows(iterate(opened, "Topic", 0, 20))) == list(range(20, 35))
-        with pytest.raises(QueueFileError, match="no file with offset 10;"):
+        with pytest.raises(QueueFileError, match="no file with offset 10;") as caught:
             rows(iterate(opened, "Topic", 0))
+    assert caught.value.fields == {"retriable": False, "path": str(queue), "queue_offset": 10}
 
 
 def test_offsets_that_jump_between_inner_batches(

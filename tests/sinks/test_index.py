@@ -265,6 +265,24 @@ def test_entries_of_an_adopted_file_survive_a_power_cut(tmp_path: Path) -> None:
     assert survives[entries:] == path.read_bytes()[entries:]
 
 
+@pytest.mark.parametrize("lost", [2, 3, 5])
+def test_lost_entries_of_an_adopted_file_are_built_again(tmp_path: Path, lost: int) -> None:
+    """A power cut may keep the page with the header, which counts them, and lose theirs."""
+    log = write_log(tmp_path / "log", [(1, (5, 7)), (2, (9,)), (3, (5,)), (4, (11,))])
+    output = IndexOutput(tmp_path / "output", IndexLayout(3, 8), log)
+    writer = output.writer(0)
+    writer.write(batch_of(log.messages))
+    writer.close()
+    (path,) = output.paths()
+    with path.open("r+b") as file:
+        file.seek(output.layout.entry_position(lost))
+        file.write(bytes(20))
+    writer = output.writer(None)
+    writer.write(batch_of(log.messages))
+    writer.close()
+    assert output.contents() == output.model()
+
+
 def test_zeros_of_the_last_entry_may_be_a_hole(tmp_path: Path) -> None:
     """A sparse copy holds no page of zeros, although an entry ends in one."""
     log = write_log(tmp_path / "log", [(1, (5,))])

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from reput.store.log.commitlog import offset_to_file_name
+from reput.store.files import offset_to_file_name
 from tests.soak.madelog import FILE_SIZE, Made, MadeLog
 
 STATE = "appender.pickle"

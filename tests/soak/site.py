@@ -16,7 +16,7 @@ import psutil
 
 from reput.sinks.delta.table import DeltaTarget
 from reput.store.config import read_store_settings
-from reput.store.log.commitlog import offset_to_file_name
+from reput.store.files import offset_to_file_name
 from tests.soak.consumer import Consumer
 from tests.soak.madelog import FILE_SIZE, write_settings
 from tests.support.childruns import ChildRun, check_gone

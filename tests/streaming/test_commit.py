@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.checkpoints.agreement import Built
+from reput.checkpoints.agreement import BuiltOutput
 from reput.checkpoints.ownership import Ownership
 from reput.checkpoints.reconcile import make_plan
 from reput.store.errors import StoreError, UsageError
@@ -76,7 +76,7 @@ def opened(
         indexes = Indexes.of(config, settings)
         found = read_watermark(config.state_directory)
         end = LogTail(log).settled()
-        plan = make_plan(log, end, found, config.spark_directory, Built(output, settings))
+        plan = make_plan(log, end, found, config.spark_directory, BuiltOutput(output, settings))
         followers = followers_of(config, settings, plan.watermark.store_id)
         committer = Committer(config, indexes, log, followers, on_watermark)
         held.enter_context(closing(committer))

@@ -33,7 +33,7 @@ def test_an_estimate_is_near_what_a_broker_built(golden: Callable[[str], Path], 
     store = golden(name)
     settings = read_store_settings(store)
     with closing(settings.open_log()) as log:
-        end = log.segments[-1].start + log.file_size
+        end = log.segments.end
         estimate = estimated_bytes(log, end, settings)
     assert 0.75 < estimate / built_bytes(store) < 1.25
 
@@ -65,7 +65,7 @@ def test_a_small_disk_is_said(
         closing(settings.open_log()) as log,
         closing(SmallDisk(tmp_path / "small", 64 << 10)) as disk,
     ):
-        end = log.segments[-1].start + log.file_size
+        end = log.segments.end
         needed = estimated_bytes(log, end, settings)
         warn_of_little_space(tmp_path / "roomy" / "output", log, end, settings)
         assert caplog.messages == []

@@ -120,7 +120,7 @@ def test_tags_are_indexed_where_asked(golden: Callable[[str], Path], tmp_path: P
     settings = read_store_settings(full)
     model = ModelIndex(settings.max_hash_slot_num, settings.max_index_num)
     log, start = CommitLog([full / "commitlog"]), 0
-    segments = log.segments
+    segments = log.segments.listed
     for number, segment in enumerate(segments):
         copied = store / "commitlog" / segment.path.name
         copied.write_bytes(segment.path.read_bytes())

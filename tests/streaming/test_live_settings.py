@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from reput.checkpoints.agreement import Built
+from reput.checkpoints.agreement import BuiltOutput
 from reput.checkpoints.ownership import Ownership
 from reput.checkpoints.reconcile import make_plan
 from reput.sources.commitlog import CommitLogStreamReader
@@ -55,7 +55,7 @@ class Query:
         self._owned = Ownership(self.output).__enter__()
         self.indexes = Indexes.of(config, settings)
         log = CommitLog(settings.commit_log_directories)
-        built = Built(self.output, replace(settings, message_index_enable=False))
+        built = BuiltOutput(self.output, replace(settings, message_index_enable=False))
         plan = make_plan(log, LogTail(log).settled(), None, config.spark_directory, built)
         self._id = plan.watermark.store_id
         followers = Followers(config, settings, self._id)

@@ -53,7 +53,7 @@ class Batch:
 
     def _scan(self, start: int, whole: ScannedRange) -> DispatchBatch:
         self.scanned.append(start)
-        segment = self.log.segment_at(start)
+        segment = self.log.segments.at(start)
         assert segment is not None
         end = min(segment.start + self.log.file_size, whole.end)
         found = scan_in_one_piece(

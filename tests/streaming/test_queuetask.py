@@ -46,7 +46,7 @@ class Scene:
     def _scan(self, log: CommitLog, indexes: Indexes) -> Sequence[pa.RecordBatch]:
         end = LogTail(log).settled()
         bit_maps = BitMaps(log, indexes.settings) if indexes.extras.bit_maps else None
-        cuts = [*(segment.start for segment in log.segments if segment.start < end), end]
+        cuts = [*(segment.start for segment in log.segments.listed if segment.start < end), end]
         parts = [
             rows
             for start, stop in reversed([*pairwise(cuts)])

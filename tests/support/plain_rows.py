@@ -124,7 +124,7 @@ def plain_rows_at(
 ) -> Iterator[dict[str, Any]]:
     """The message at (offset, size) of each unit."""
     for offset, size in units:
-        if log.segment_at(offset) is None:
+        if log.segments.at(offset) is None:
             yield damaged_row(offset, size, Status.SEGMENT_DELETED)
         elif not 91 <= size <= 64 << 20:
             yield damaged_row(offset, size, Status.BAD_SIZE)

@@ -104,8 +104,9 @@ class DispatcherMachine(LogRules):
 
     @property
     def may_retire(self) -> bool:
-        """As above; where nothing is left of a cut, nobody can see that there was one."""
-        return super().may_retire and not self._is_cut
+        """As above; where nothing is left of a cut, nobody can see that there was one, and a power
+        cut may undo the start that healed it."""
+        return super().may_retire and self._cut_at is None
 
     def may_lose(self, end: int) -> bool:
         """As above; a watermark without a last record does not show a cut."""
@@ -354,8 +355,10 @@ class DispatcherMachine(LogRules):
                 # the only file of its kind has another size now, as if a setting were wrong
                 path.unlink()
                 output.verify(repair=True)
-            except UsageError as error:
-                assert "reput rebuild" in str(error), error
+            except (UsageError, CommitLogError) as error:
+                # without a watermark, nobody knows that damage was there before
+                is_damaged = "log damaged" in str(error) and self._mark is None
+                assert is_damaged or "reput rebuild" in str(error), error
                 empty = self._empty_queues()
                 output.start(adopt=True)
                 for queue in empty & self._empty_queues():

@@ -10,7 +10,7 @@ import json
 import random
 from pathlib import Path
 
-from reput.checkpoints.agreement import Built
+from reput.checkpoints.agreement import BuiltOutput
 from reput.checkpoints.reconcile import make_plan
 from reput.checkpoints.spark_checkpoint import pin_start, rewind
 from reput.store.files import SPARK_START_FILE
@@ -105,7 +105,7 @@ def _run(case: Case) -> str:
     log = output.settings().open_log()
     try:
         end = LogTail(log).settled()
-        plan = make_plan(log, end, found, spark, Built(output.root, output.settings()))
+        plan = make_plan(log, end, found, spark, BuiltOutput(output.root, output.settings()))
     finally:
         log.close()
     if plan.spark is not None:

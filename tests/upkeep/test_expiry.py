@@ -77,7 +77,7 @@ def test_unused_queues_go_only_where_asked(tmp_path: Path) -> None:
     output.run(log.plain.end)
     output.close()
     settings = StoreSettings(
-        tmp_path, setup.log.directories, mapped_file_size_consume_queue=FILE_SIZE
+        tmp_path, setup.log.segments.directories, mapped_file_size_consume_queue=FILE_SIZE
     )
     (tmp_path / "commitlog" / file_name(0)).unlink()
     assert len(expire(settings, setup.root, apply=True).unused_queues) == 1

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput.store import fsops
-from reput.store.log.commitlog import is_mapped_file_name, offset_to_file_name
+from reput.store.files import is_mapped_file_name, offset_to_file_name
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.mappedfilequeue import MappedFileQueue, data_end
 from reput.upkeep.verify.difference import Damage, Difference, Differences, LogRange

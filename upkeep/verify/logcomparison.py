@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from reput.checkpoints.agreement import Built
+from reput.checkpoints.agreement import BuiltOutput
 from reput.store.files import BATCH_CONSUME_QUEUE_DIRECTORY, STATE_DIRECTORY, WATERMARK_FILE
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange
@@ -43,7 +43,7 @@ class LogComparison:
 
     def __init__(
         self,
-        built: Built,
+        built: BuiltOutput,
         log: CommitLog,
         scope: LogRange,
         watermark: Watermark | None,

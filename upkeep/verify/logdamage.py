@@ -30,7 +30,7 @@ class LogDamage:
     @classmethod
     def of(cls, log: CommitLog, bad: BadRange) -> LogDamage:
         """Return a range as it is reported."""
-        segment = log.segment_at(bad.start)
+        segment = log.segments.at(bad.start)
         reason = TORN_TAIL if bad.status is Status.NEED_MORE else bad.status.name.lower()
         return cls(None if segment is None else str(segment.path), bad.start, bad.end, reason)
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from reput.checkpoints.agreement import Built
+from reput.checkpoints.agreement import BuiltOutput
 from reput.checkpoints.ownership import Ownership
 from reput.checkpoints.reconcile import watermark_of
 from reput.store.commandline import command_line
@@ -82,7 +82,7 @@ def verify(
     with ExitStack() as resources:
         resources.callback(log.close)
         check_is_output(output, settings.root)
-        built = Built(output, settings)
+        built = BuiltOutput(output, settings)
         if repair:
             _check_repairable(log, built)
             if not dry_run:
@@ -113,10 +113,13 @@ def verify(
             comparison = compare()
         verdict = _verification(comparison)
         if repair and verdict.damage:
+            first = verdict.damage[0]
             # a message that had a unit may have been in it, and gets none again
             raise CommitLogError(
-                f"{verdict.damage[0].line}, and was sound when it was dispatched; nothing was cut: "
-                f"{damage_advice(settings, output)}"
+                f"{first.line}, and was sound when it was dispatched; nothing was cut: "
+                f"{damage_advice(settings, output)}",
+                path=first.path,
+                physical_offset=first.physical_offset,
             )
         if repair and not dry_run:
             # the bytes that show it in the files may be cut
@@ -137,8 +140,8 @@ def _verification(comparison: LogComparison) -> Verification:
     )
 
 
-def _check_repairable(log: CommitLog, built: Built) -> None:
-    log.check_mounted("nothing is cut")
+def _check_repairable(log: CommitLog, built: BuiltOutput) -> None:
+    log.segments.check_mounted("nothing is cut")
     is_ours = watermark_of(log, LogTail(log).settled(), built) is not None
     if not is_ours and not watermark_differences(built.output / STATE_DIRECTORY):
         raise UsageError(

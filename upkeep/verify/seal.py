@@ -208,7 +208,7 @@ def make_seal(
     one of the two. The parts of ``former_seal``, a seal that holds, are not read again. Raises
     StoreError, OSError where a file cannot be read as what it is; then the comparison finds why.
     """
-    starts = [segment.start for segment in log.segments if segment.start < watermark_end]
+    starts = [segment.start for segment in log.segments.listed if segment.start < watermark_end]
     end = max(starts, default=0)
     files = _log_files(log, end)
     if not files:
@@ -234,7 +234,7 @@ def _log_files(log: CommitLog, end: int) -> tuple[SealedLogFile, ...]:
     """The files that end at or before ``end``."""
     return tuple(
         SealedLogFile(segment.start, *identity(segment.path.stat()))
-        for segment in log.segments
+        for segment in log.segments.listed
         if segment.start < end
     )
 

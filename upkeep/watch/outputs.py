@@ -199,7 +199,7 @@ class OutputWatch:
         path = self._state / WATERMARK_FILE
         if watermark is None and path.exists():
             heal = command_line("verify", self._settings.root, self._output, "--repair")
-            raise StoreError(f"{path} is damaged, both slots of it; {heal}")
+            raise StoreError(f"{path} is damaged, both slots of it; {heal}", path=path)
         return watermark
 
     def _watermark_age(self) -> float | None:

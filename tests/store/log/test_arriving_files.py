@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from reput.store.errors import CommitLogError
-from reput.store.log.commitlog import ARRIVAL_SECONDS, CommitLog
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.segments import ARRIVAL_SECONDS
 from tests.store.log.test_commitlog import make_file, starts
 
 
@@ -27,7 +28,7 @@ def test_a_copy_of_zeros_alone_is_left_out(
     unused = make_file(tmp_path / "b", 0, 64, b"" if is_sparse else bytes(64))
     log = CommitLog(directories)
     assert log.read(0, 64) == record
-    assert (log.segments[0].path, log.foreign) == (used, [unused])
+    assert (log.segments.listed[0].path, log.segments.foreign) == (used, [unused])
     log.close()
     unused.write_bytes(bytes(63) + b"\1")
     log = CommitLog(directories)
@@ -42,7 +43,7 @@ def test_of_two_unused_files_the_one_that_is_written_to_is_read(tmp_path: Path) 
     log = CommitLog([tmp_path / "a", tmp_path / "b"])
     assert log.read(0, 64) == bytes(64)
     record = (64).to_bytes(4, "big") + bytes(60)
-    with (tmp_path / "b" / log.segments[0].path.name).open("r+b") as file:
+    with (tmp_path / "b" / log.segments.listed[0].path.name).open("r+b") as file:
         file.write(record)
     log.refresh()
     assert log.read(0, 64) == record

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from reput.store.errors import CommitLogError, NotReadyError
-from reput.store.log.commitlog import CommitLog, is_mapped_file_name, offset_to_file_name
+from reput.store.files import is_mapped_file_name, offset_to_file_name
+from reput.store.log.commitlog import CommitLog
 from reput.store.log.record import Record
 from tests.support.processes import open_files
 from tests.support.wire import PlainLog, file_name
@@ -30,7 +31,7 @@ def make_file(directory: Path, start: int, size: int, content: bytes | None = No
 
 
 def starts(log: CommitLog) -> list[int]:
-    return [segment.start for segment in log.segments]
+    return [segment.start for segment in log.segments.listed]
 
 
 @pytest.mark.parametrize("size", [1, 100, 4096, 262_144])
@@ -59,11 +60,11 @@ def test_a_golden_log_is_read_as_it_stands(golden: Callable[[str], Path]) -> Non
     """RocketMQ's file names and sizes; all bytes of all files."""
     directory = golden("plain") / "commitlog"
     log = CommitLog([directory])
-    assert log.foreign == []
-    assert [segment.path.name for segment in log.segments] == sorted(
+    assert log.segments.foreign == []
+    assert [segment.path.name for segment in log.segments.listed] == sorted(
         path.name for path in directory.iterdir()
     )
-    for segment in log.segments:
+    for segment in log.segments.listed:
         assert log.read(segment.start, log.file_size) == segment.path.read_bytes()
     log.close()
 
@@ -101,7 +102,7 @@ def test_what_is_no_20_digit_regular_file_is_foreign(tmp_path: Path) -> None:
     log = CommitLog([tmp_path])
     assert starts(log) == [size]
     expected = {*odd, *(file_name(index * size) for index in (2, 3, 4))}
-    assert {path.name for path in log.foreign} == expected
+    assert {path.name for path in log.segments.foreign} == expected
     assert log.read(2 * size, 1) == b""
     log.close()
 
@@ -117,7 +118,7 @@ def test_a_file_that_ends_beyond_a_long_is_not_of_the_log(tmp_path: Path, start:
     except CommitLogError as error:
         assert name in str(error)
     else:
-        assert [path.name for path in log.foreign] == [name]
+        assert [path.name for path in log.segments.foreign] == [name]
         assert starts(log) == [0]
 
 
@@ -165,13 +166,13 @@ def test_a_gap_between_files_belongs_to_none(tmp_path: Path) -> None:
     log = CommitLog([tmp_path])
     covered = {}
     for offset in range(0, 700):
-        segment = log.segment_at(offset)
+        segment = log.segments.at(offset)
         covered[offset] = segment.start if segment else None
     assert covered == {
         offset: offset // 100 * 100 if offset // 100 in (1, 2, 5) else None
         for offset in range(0, 700)
     }
-    following = {offset: log.segment_after(offset) for offset in (0, 100, 101, 201, 500, 501)}
+    following = {offset: log.segments.after(offset) for offset in (0, 100, 101, 201, 500, 501)}
     assert {offset: segment and segment.start for offset, segment in following.items()} == {
         0: 100, 100: 100, 101: 200, 201: 500, 500: 500, 501: None,
     }  # fmt: skip
@@ -234,7 +235,7 @@ def test_an_empty_file_in_the_middle_is_refused(tmp_path: Path) -> None:
 def test_an_empty_directory_is_a_log_that_begins_later(tmp_path: Path) -> None:
     """No file yet is no error; the first file sets the size and the start."""
     log = CommitLog([tmp_path])
-    assert (starts(log), log.min_offset, log.segment_at(0)) == ([], 0, None)
+    assert (starts(log), log.min_offset, log.segments.at(0)) == ([], 0, None)
     assert log.read(0, 10) == b""
     make_file(tmp_path, 300, 100)
     log.refresh()
@@ -280,9 +281,13 @@ def test_of_two_copies_the_whole_one_is_read(tmp_path: Path) -> None:
         for count in (0, 1, 63):
             copy.write_bytes(content[:count])
             log.refresh()
-            assert (starts(log), log.read(0, 64), log.foreign) == ([0], content, [copy])
+            assert (starts(log), log.read(0, 64), log.segments.foreign) == ([0], content, [copy])
             fresh = CommitLog([root / name for name in order])
-            assert (starts(fresh), fresh.read(0, 64), fresh.foreign) == ([0], content, [copy])
+            assert (starts(fresh), fresh.read(0, 64), fresh.segments.foreign) == (
+                [0],
+                content,
+                [copy],
+            )
             fresh.close()
         log.close()
 
@@ -401,8 +406,8 @@ def test_a_file_stays_open_for_who_holds_it(tmp_path: Path) -> None:
     before = open_files(tmp_path)
     paths = [make_file(tmp_path, start, 100, b"%d" % start) for start in (0, 100)]
     log = CommitLog([tmp_path])
-    held = log.open_file(log.segments[0])
-    assert log.open_file(log.segments[0]) is held
+    held = log.segments.open(log.segments.listed[0])
+    assert log.segments.open(log.segments.listed[0]) is held
     assert log.read(100, 3) == b"100"
     paths[0].unlink()
     log.refresh()

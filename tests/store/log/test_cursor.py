@@ -200,7 +200,7 @@ def test_a_file_cut_under_us_is_a_hole_up_to_its_end(sound: Sound) -> None:
     plain, log = sound
     span = [one for one in plain.spans if one[0] < plain.start + FILE_SIZE][-2]
     log.read(plain.start, 1)
-    os.truncate(log.segments[0].path, span[0] - plain.start + 50)
+    os.truncate(log.segments.listed[0].path, span[0] - plain.start + 50)
     found = found_items(log, plain.start, plain.end)
     assert found.bad == [BadRange(span[0], plain.start + FILE_SIZE, Status.ZERO_HOLE)]
     assert found.records == [
@@ -211,7 +211,7 @@ def test_a_file_cut_under_us_is_a_hole_up_to_its_end(sound: Sound) -> None:
 def test_a_missing_file_is_data_loss(sound: Sound) -> None:
     """An error that names the range, or the range itself where that is asked for."""
     plain, log = sound
-    log.segments[1].path.unlink()
+    log.segments.listed[1].path.unlink()
     log.refresh()
     low, high = plain.start + FILE_SIZE, plain.start + 2 * FILE_SIZE
     with pytest.raises(CommitLogDataLossError, match="SEGMENT_DELETED") as caught:
@@ -294,7 +294,7 @@ def test_a_walk_passes_damage_and_missing_files(tmp_path: Path, seed: int) -> No
 def test_a_walk_steps_over_a_missing_file(sound: Sound) -> None:
     """To the next file's start, or to the end where no file follows."""
     plain, log = sound
-    for segment in log.segments[1:]:
+    for segment in log.segments.listed[1:]:
         segment.path.unlink()
     log.refresh()
     hop = cursor.walk(log, Window(log), plain.start, plain.end)

@@ -180,7 +180,7 @@ def test_units_after_a_cut_file_are_holes(tmp_path: Path) -> None:
     log = CommitLog([plain.write(tmp_path)])
     units = [(start, end - start) for start, end in plain.spans]
     cut = plain.spans[12][1] - 3
-    with log.segments[0].path.open("r+b") as file:
+    with log.segments.listed[0].path.open("r+b") as file:
         file.truncate(cut)
     reasons = read_at(log, units).column("corruptReason").to_pylist()
     assert reasons == [None] * 12 + ["zero_hole"] * 8
@@ -319,14 +319,14 @@ def test_damage_and_loss_stop_a_read_that_asks_for_it(
     log, end = settled(store)
     units = read(log, log.min_offset, end, rows_schema(include_body=False))
     victim = units.column("physicalOffset")[700].as_py()
-    segment = log.segment_at(victim)
+    segment = log.segments.at(victim)
     assert segment is not None
     with segment.path.open("r+b") as file:
         file.seek(victim - segment.start + 4)
         file.write(bytes(4))
     with pytest.raises(CorruptRecordError, match=f"physical offset {victim}"):
         read(log, log.min_offset, end, fail_on_corrupt=True)
-    log.segments[1].path.unlink()
+    log.segments.listed[1].path.unlink()
     log = CommitLog([store / "commitlog"])
     with pytest.raises(CommitLogDataLossError, match="SEGMENT_DELETED"):
         read(log, 0, end, fail_on_data_loss=True)

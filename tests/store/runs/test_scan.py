@@ -52,7 +52,7 @@ def test_reads_of_the_kernel_change_nothing(
             victim = rng.choice(files[:-1])
             at = rng.randrange(victim.stat().st_size)
             if damage is not None:
-                log.open_file(next(each for each in log.segments if each.path == victim))
+                log.segments.open(next(each for each in log.segments.listed if each.path == victim))
                 with victim.open("r+b") as out:
                     if damage == "cut":
                         out.truncate(at)
@@ -78,7 +78,7 @@ def test_a_file_that_is_replaced_while_it_is_scanned_is_scanned_to_its_end(
     held: list[int] = []
 
     def scan_file(fd: int, start: int, *arguments: Any) -> Any:
-        path = next(each.path for each in log.segments if each.start == start)
+        path = next(each.path for each in log.segments.listed if each.start == start)
         path.rename(tmp_path / "moved")
         path.write_bytes(bytes(log.file_size))
         log.refresh()
@@ -98,5 +98,5 @@ def test_a_file_that_is_replaced_while_it_is_scanned_is_scanned_to_its_end(
         found = found_by(log, end)
     for fd in held:
         os.close(fd)
-    assert len(held) > len(log.segments)
+    assert len(held) > len(log.segments.listed)
     assert found == expected

@@ -147,7 +147,7 @@ def test_claims_add_up_to_what_is_scanned(
     """Two parts of a log; at the end every byte counts once."""
     monkeypatch.setattr("reput.store.runs.spool.MARK_SECONDS", -1.0)
     log = CommitLog([golden("plain") / "commitlog"])
-    bounds = [log.segments[0].start, log.segments[1].start, log.segments[2].start]
+    bounds = [segment.start for segment in log.segments.listed[:3]]
     seen = []
     for start, end in ((0, 1), (1, 2)):
         claimed = claim(spool, bounds[start])

@@ -344,7 +344,7 @@ def built(log: QueueLog, root: Path) -> tuple[Setup, StoreSettings]:
     output = Output(setup)
     output.run(log.plain.end)
     output.close()
-    directories = setup.log.directories
+    directories = setup.log.segments.directories
     return setup, StoreSettings(root, directories, mapped_file_size_consume_queue=200)
 
 

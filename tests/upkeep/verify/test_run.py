@@ -194,7 +194,10 @@ def test_odd_queues_are_as_they_were_dispatched(ram_path: Path, seed: int, gap: 
         root = ram_path / str(case)
         setup = log.setup(root, file_size, gap)
         settings = StoreSettings(
-            root, setup.log.directories, mapped_file_size_consume_queue=file_size, on_queue_gap=gap
+            root,
+            setup.log.segments.directories,
+            mapped_file_size_consume_queue=file_size,
+            on_queue_gap=gap,
         )
         for end in [*sorted(rng.sample(log.borders()[1:-1], 3)), log.plain.end]:
             output = Output(setup)
@@ -223,7 +226,9 @@ def test_units_beyond_the_watermark_are_let_be(ram_path: Path, start: int) -> No
     for queue_offset in range(12):
         log.append(queue_offset)
     setup = log.setup(ram_path, 100)
-    settings = StoreSettings(ram_path, setup.log.directories, mapped_file_size_consume_queue=100)
+    settings = StoreSettings(
+        ram_path, setup.log.segments.directories, mapped_file_size_consume_queue=100
+    )
     output = Output(setup)
     output.run(log.borders()[3])
     output.dispatch(log.plain.end)
@@ -259,7 +264,10 @@ def test_blanks_before_a_unit_beyond_the_watermark_are_let_be(
     log.append(8, queue_id=1)
     setup = log.setup(ram_path, 100, gap)
     settings = StoreSettings(
-        ram_path, setup.log.directories, mapped_file_size_consume_queue=100, on_queue_gap=gap
+        ram_path,
+        setup.log.segments.directories,
+        mapped_file_size_consume_queue=100,
+        on_queue_gap=gap,
     )
     output = Output(setup)
     output.run(log.borders()[3])
@@ -376,7 +384,9 @@ def test_a_repair_that_is_killed_is_done_again(ram_path: Path, seed: int) -> Non
     for number in range(120):
         log.append(number // 4, number % 4)
     setup = log.setup(ram_path, 100)
-    settings = StoreSettings(ram_path, setup.log.directories, mapped_file_size_consume_queue=100)
+    settings = StoreSettings(
+        ram_path, setup.log.segments.directories, mapped_file_size_consume_queue=100
+    )
     built, kept = Built(ram_path, settings, setup, log.plain.end), ram_path / "kept"
     built.dispatch()
     damage_some(rng, setup.root / "consumequeue", 3)
