@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reput.overlay import properties as names
-from reput.overlay.drafts import HALF_TOPIC, draft_of
+from reput.overlay.drafts import HALF_TOPIC, Draft, draft_of
 from reput.overlay.release import Refusal, Writer
 from reput.store.errors import RefusedMessageError
 from reput.store.log import java, properties, record
@@ -76,9 +76,7 @@ def level_delivered(waiting: Record, writer: Writer, *, source: int) -> Record:
     ``ScheduleMessageService.messageTimeUp``: DELAY, REAL_TOPIC and REAL_QID stay in the text.
     Raises RefusedMessageError for a record that cannot be delivered, which a broker passes over.
     """
-    draft = draft_of(waiting, writer, source)
-    draft.topic, draft.queue_id = _destination(waiting)
-    return draft.as_record(writer)
+    return _deliver(draft_of(waiting, writer, source), waiting, writer)
 
 
 def timer_delivered(
@@ -93,21 +91,19 @@ def timer_delivered(
     draft.properties.put(names.TIMER_ENQUEUE_MS, str(enqueued_ms).encode())
     draft.properties.put(names.TIMER_DEQUEUE_MS, str(now_ms).encode())
     draft.render_text(writer)
-    draft.topic, draft.queue_id = _destination(waiting)
-    return draft.as_record(writer)
+    return _deliver(draft, waiting, writer)
 
 
-def _destination(waiting: Record) -> tuple[bytes, int]:
-    """Topic and queue of REAL_TOPIC and REAL_QID."""
+def _deliver(draft: Draft, waiting: Record, writer: Writer) -> Record:
+    """The record where it belongs; it does not wait again.
+
+    A half that waited is none any more, since it has forgotten its topic: a broker drops it after a
+    level, and makes it a half of the topic of halves after a time.
+    """
     place = f"the message at {waiting.physical_offset} of {java.decode(waiting.topic)}"
-    topic = waiting.property_map.get(names.REAL_TOPIC, b"")
-    queue_id = java.parse_integer(waiting.property_map.get(names.REAL_QUEUE_ID, b""), 32)
-    if not topic or queue_id is None or queue_id < 0:
-        raise RefusedMessageError(
-            Refusal.SYSTEM_ERROR, f"{place} does not say to which queue it belongs; it is left out"
-        )
-    if topic == HALF_TOPIC:
+    draft.return_home(place)
+    if draft.topic == HALF_TOPIC:
         raise RefusedMessageError(
             Refusal.SYSTEM_ERROR, f"{place} is an open transaction's; it is left out"
         )
-    return topic, queue_id
+    return draft.as_record(writer)

@@ -72,6 +72,20 @@ class Draft:
         self.properties.put(names.REAL_QUEUE_ID, str(self.queue_id).encode())
         self.topic, self.queue_id = topic, queue_id
 
+    def return_home(self, place: str) -> None:
+        """Send it to the topic and queue where it belongs, as ``redirect`` noted them.
+
+        ``place`` says where the message lies. Raises RefusedMessageError if there is no such note.
+        """
+        topic = self.properties.get(names.REAL_TOPIC)
+        queue_id = java.parse_integer(self.properties.get(names.REAL_QUEUE_ID) or b"", 32)
+        if topic is None or queue_id is None or queue_id < 0:
+            raise RefusedMessageError(
+                Refusal.SYSTEM_ERROR,
+                f"{place} does not say to which queue it belongs; it is left out",
+            )
+        self.topic, self.queue_id = topic, queue_id
+
     def put(self, writer: Writer, now_ms: int) -> Record:
         """The record, of a message that may have to wait first.
 

@@ -78,8 +78,7 @@ class JavaProperties:
         is_new = name not in self._values
         self._values[name] = value
         if is_new:
-            bucket = [other for other in self._values if self._bucket(other) == self._bucket(name)]
-            if len(bucket) > _LONGEST_BUCKET and self._capacity < _TREE_CAPACITY:
+            if self._capacity < _TREE_CAPACITY and self._bucket_length(name) > _LONGEST_BUCKET:
                 self._capacity *= 2
             if len(self._values) > _LARGEST_LOAD * self._capacity:
                 self._capacity *= 2
@@ -96,6 +95,11 @@ class JavaProperties:
         r"""``name \x01 value \x02`` of every property, the last ``\x02`` if so wanted."""
         block = properties.format_block({name: self._values[name] for name in self})
         return block if ends_with_separator else block[: -len(properties.PROPERTY_SEPARATOR)]
+
+    def _bucket_length(self, name: bytes) -> int:
+        """How many names the bucket of this one has."""
+        bucket = self._bucket(name)
+        return sum(self._bucket(other) == bucket for other in self._values)
 
     def _bucket(self, name: bytes) -> int:
         return _spread_hash(name) & (self._capacity - 1)

@@ -12,9 +12,8 @@ from typing import Final
 from reput.overlay import properties as names
 from reput.overlay.drafts import HALF_TOPIC, Draft, draft_of
 from reput.overlay.properties import JavaProperties
-from reput.overlay.release import Refusal, Writer
-from reput.store.errors import RefusedMessageError
-from reput.store.log import java, properties, systemtopics
+from reput.overlay.release import Writer
+from reput.store.log import properties, systemtopics
 from reput.store.log.record import Record
 from reput.store.log.sysflag import SysFlag
 
@@ -41,14 +40,7 @@ def committed(half: Record, writer: Writer, *, source: int, now_ms: int) -> Reco
     it asks.
     """
     draft = draft_of(half, writer, source)
-    topic = draft.properties.get(names.REAL_TOPIC)
-    queue_id = java.parse_integer(draft.properties.get(names.REAL_QUEUE_ID) or b"", 32)
-    if topic is None or queue_id is None:
-        raise RefusedMessageError(
-            Refusal.SYSTEM_ERROR,
-            f"the half message at {half.physical_offset} does not say to which queue it belongs",
-        )
-    draft.topic, draft.queue_id = topic, queue_id
+    draft.return_home(f"the half message at {half.physical_offset}")
     draft.sys_flag = draft.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.COMMIT
     draft.properties.remove(names.REAL_TOPIC)
     draft.properties.remove(names.REAL_QUEUE_ID)

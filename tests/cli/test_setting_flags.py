@@ -20,8 +20,8 @@ from reput.store.errors import CorruptRecordError, UsageError
 from tests.support.cli import ROOT, Call
 
 BELOW = (
-    "store", "filters", "sources", "sinks", "readers", "serving", "checkpoints", "streaming",
-    "upkeep", "workload",
+    "store", "filters", "sources", "sinks", "readers", "serving", "checkpoints", "overlay",
+    "streaming", "upkeep", "workload",
 )  # fmt: skip
 ROWS = {"Flag", "Option", "Series"}
 """Calls that declare what users of the command line read."""

@@ -11,7 +11,7 @@ from reput.overlay.copies import SendBack
 from reput.overlay.drafts import source_in_base, source_in_overlay
 from reput.overlay.release import Refusal, Writer
 from reput.store.errors import RefusedMessageError
-from reput.store.log import properties, record
+from reput.store.log import record
 from reput.store.log.record import Record
 from tests.overlay.conftest import HOST
 
@@ -154,9 +154,7 @@ def test_properties_that_grow_beyond_a_record_are_refused(writer: Writer) -> Non
     ),
 )
 def test_what_belongs_nowhere_is_not_delivered(writer: Writer, text: bytes, line: str) -> None:
-    waiting = replace(
-        COPY, topic=b"SCHEDULE_TOPIC_XXXX", properties=text, property_map=properties.parse(text)
-    )
+    waiting = replace(COPY, topic=b"SCHEDULE_TOPIC_XXXX", properties=text)
     with pytest.raises(RefusedMessageError, match=f"at 255 of SCHEDULE_TOPIC_XXXX .*{line}"):
         copies.level_delivered(waiting, writer, source=0)
     with pytest.raises(RefusedMessageError, match=line):

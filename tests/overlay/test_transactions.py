@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from reput.overlay import sends, transactions
+from reput.overlay import copies, sends, transactions
 from reput.overlay.release import RELEASE_4_9_7, Refusal, Writer
 from reput.overlay.sends import Send, Target
 from reput.store.errors import RefusedMessageError
-from reput.store.log import properties, record
+from reput.store.log import record
 from reput.store.log.record import Record
 from tests.overlay.conftest import HOST
 
@@ -54,6 +54,15 @@ def test_a_retry_of_an_old_client_is_no_half(writer: Writer) -> None:
     assert made[1].property_map[b"REAL_TOPIC"] == b"Orders"
 
 
+def test_a_half_that_has_a_level_is_lost(writer: Writer) -> None:
+    """As with a broker, where it waits first, for the topic of halves; clients drop the level."""
+    made = half(writer, b"DELAY\x012\x02")
+    assert made.topic == record.SCHEDULE_TOPIC
+    assert made.property_map[b"REAL_TOPIC"] == HALF
+    with pytest.raises(RefusedMessageError, match=r"is an open transaction's; it is left out$"):
+        copies.level_delivered(made, writer, source=0)
+
+
 def test_a_commit_goes_where_it_belongs(writer: Writer) -> None:
     made = transactions.committed(half(writer), writer, source=77, now_ms=NOW_MS)
     assert (made.topic, made.queue_id, made.flag, made.sys_flag) == (b"Orders", 3, 5, 0x308)
@@ -81,7 +90,7 @@ def test_a_commit_may_have_to_wait(writer: Writer) -> None:
 
 def test_a_half_that_belongs_nowhere_cannot_be_committed(writer: Writer) -> None:
     for text in (b"", b"REAL_TOPIC\x01T\x02", b"REAL_TOPIC\x01T\x02REAL_QID\x01x\x02"):
-        lost = replace(half(writer), properties=text, property_map=properties.parse(text))
+        lost = replace(half(writer), properties=text)
         with pytest.raises(RefusedMessageError, match="at 0 does not say to which queue") as e:
             transactions.committed(lost, writer, source=0, now_ms=NOW_MS)
         assert e.value.code == Refusal.SYSTEM_ERROR
