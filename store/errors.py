@@ -16,6 +16,7 @@ ReputError
     ├── IndexFileError     an index file contradicts its settings
     ├── MessageBodyError   a message's body cannot be inflated or split
     ├── NotFoundError      the requested message or queue does not exist
+    ├── RefusedMessageError  a message is not written, as RocketMQ would not write it
     ├── OwnershipError     another process writes here
     └── OutputError        the output cannot be written
         ├── NoSpaceError   the disk is full: nothing advanced, a retry may succeed
@@ -157,6 +158,17 @@ class MessageBodyError(StoreError):
 
 class NotFoundError(StoreError):
     """The requested message or queue does not exist."""
+
+
+class RefusedMessageError(StoreError):
+    """A message is not written: RocketMQ would refuse it, too."""
+
+    details = ("code",)
+
+    def __init__(self, code: int, line: str) -> None:
+        """``code`` is that of RocketMQ's answer (``ResponseCode``)."""
+        self.code = code
+        super().__init__(line)
 
 
 class OwnershipError(StoreError):
