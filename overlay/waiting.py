@@ -17,18 +17,13 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from reput.overlay import properties as names
+from reput.overlay.copies import DLQ_TOPIC_PREFIX
+from reput.overlay.drafts import TIMER_PRECISION_MS, TIMER_TOPIC
 from reput.overlay.sources import Source, source_of
 from reput.store.log import java
 from reput.store.log.properties import UNIQ_KEY
 from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, Record
-from reput.store.log.systemtopics import TIMER_TOPIC
-
-DLQ_GROUP_TOPIC_PREFIX = b"%DLQ%"
-REAL_TOPIC = b"REAL_TOPIC"
-TIMER_OUT_MS = b"TIMER_OUT_MS"
-TIMER_DEL_UNIQKEY = b"TIMER_DEL_UNIQKEY"
-TIMER_PRECISION_MS = 1000
-"""A timer message is delivered that long after the time in its record, which is rounded down."""
 
 
 class FailedCopy(NamedTuple):
@@ -81,7 +76,7 @@ class WaitingRecords:
     def note(self, record: Record) -> None:
         """Take the next record of the overlay's log in."""
         source = source_of(record)
-        if record.topic in (SCHEDULE_TOPIC, TIMER_TOPIC.encode()):
+        if record.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
             place = Source(is_base=False, physical_offset=record.physical_offset)
             self._wait(place, record, _failed_copy(record, source))
             return
@@ -92,12 +87,16 @@ class WaitingRecords:
             copy = self._undelivered.pop(source)
             if copy is not None:
                 self._ended.discard(copy)
-        elif record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
-            self._ended.add(FailedCopy(record.topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX), source))
+        elif record.topic.startswith(DLQ_TOPIC_PREFIX):
+            self._ended.add(FailedCopy(record.topic.removeprefix(DLQ_TOPIC_PREFIX), source))
 
     def owe(self, record: Record) -> None:
         """Take a record in that waits in the base's log, in the order of its queue."""
         self._wait(Source(is_base=True, physical_offset=record.physical_offset), record, None)
+
+    def give_up(self, place: Source) -> None:
+        """Forget a record that cannot be delivered, until the next start."""
+        self._undelivered.pop(place, None)
 
     def _wait(self, place: Source, record: Record, copy: FailedCopy | None) -> None:
         self._undelivered[place] = copy
@@ -113,7 +112,7 @@ class WaitingRecords:
 
     def _wait_for_time(self, place: Source, record: Record) -> None:
         key = _recall_key(record)
-        recalled = record.property_map.get(TIMER_DEL_UNIQKEY)
+        recalled = record.property_map.get(names.TIMER_DELETED_KEY)
         if recalled is None:
             heapq.heappush(self._timers, _Waiting(key.time + TIMER_PRECISION_MS, place))
             self._recallable[key] = place
@@ -155,7 +154,7 @@ class WaitingRecords:
 
 
 def _failed_copy(record: Record, source: Source | None) -> FailedCopy | None:
-    topic = record.property_map.get(REAL_TOPIC, b"")
+    topic = record.property_map.get(names.REAL_TOPIC, b"")
     if source is None or not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         return None
     return FailedCopy(topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX), source)
@@ -163,5 +162,5 @@ def _failed_copy(record: Record, source: Source | None) -> FailedCopy | None:
 
 def _recall_key(record: Record) -> _RecallKey:
     properties = record.property_map
-    time = java.parse_integer(properties.get(TIMER_OUT_MS, b""), 64)
+    time = java.parse_integer(properties.get(names.TIMER_OUT_MS, b""), 64)
     return _RecallKey(properties.get(UNIQ_KEY, b""), time or 0)

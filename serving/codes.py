@@ -8,6 +8,7 @@ from enum import IntEnum
 class RequestCode(IntEnum):
     """Requests that are answered, or sent to clients."""
 
+    SEND_MESSAGE = 10
     PULL_MESSAGE = 11
     QUERY_MESSAGE = 12
     QUERY_CONSUMER_OFFSET = 14
@@ -46,6 +47,8 @@ class RequestCode(IntEnum):
     QUERY_TOPICS_BY_CONSUMER = 343
     QUERY_SUBSCRIPTION_BY_CONSUMER = 345
     GET_TOPIC_CONFIG = 351
+    SEND_MESSAGE_V2 = 310
+    SEND_BATCH_MESSAGE = 320
     LITE_PULL_MESSAGE = 361
 
 
@@ -56,6 +59,8 @@ class ResponseCode(IntEnum):
     SYSTEM_ERROR = 1
     SYSTEM_BUSY = 2
     REQUEST_CODE_NOT_SUPPORTED = 3
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
     NO_PERMISSION = 16
     TOPIC_NOT_EXIST = 17
     PULL_NOT_FOUND = 19
@@ -69,3 +74,4 @@ class ResponseCode(IntEnum):
     INVALID_PARAMETER = 29
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
+    ILLEGAL_OPERATION = 604

@@ -110,6 +110,7 @@ class Connection(asyncio.Protocol):
         """The last pull's likeness."""
         self._loop = asyncio.get_running_loop()
         self.last_active = self._loop.time()
+        self.peer_address = ("0.0.0.0", 0)
         self.peer = ""
         """Address and port of the client."""
         self.local_host = ""
@@ -135,7 +136,10 @@ class Connection(asyncio.Protocol):
         """Called by asyncio."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNREAD_HIGH_WATER_BYTES)
-        self.peer = _address_text(self._transport.get_extra_info("peername"))
+        name = self._transport.get_extra_info("peername")
+        self.peer = _address_text(name)
+        if isinstance(name, tuple):
+            self.peer_address = str(name[0]), int(name[1])
         self.local_host = _host(self._transport.get_extra_info("sockname"))
 
     def connection_lost(self, _error: Exception | None) -> None:
