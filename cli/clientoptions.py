@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reput.cli.options import fields_given
 from reput.cli.render import print_note
-from reput.serving.config import ServerConfig
+from reput.serving.config import ServerConfig, is_loopback
 from reput.store.errors import UsageError
 from reput.store.flags import flags_of
 
@@ -21,9 +20,9 @@ client_settings = fields_given(ServerConfig, *flags_of(ServerConfig))
 
 
 def warn_if_open(config: ServerConfig) -> None:
-    """Print a warning if the server can be reached from other machines, since it asks for no
+    """Print a warning if the server can be reached from other machines, and asks for no
     credentials."""
-    if not is_loopback(config.host):
+    if config.acl is None and not is_loopback(config.host):
         print_note(
             f"warning: whoever reaches {config.host} can read every message; clients are not "
             "asked who they are"
@@ -48,11 +47,3 @@ def address(option: str, text: str, default_host: str = "") -> tuple[str, int]:
         form = "[HOST:]PORT" if default_host else "HOST:PORT"
         raise UsageError(f"{option} is {text!r}; it must be {form}")
     return host, int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server at this address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import reput
 from reput.cli import options, render, severalstores, texts
-from reput.cli.clientoptions import address, client_settings, is_loopback, note_ready, warn_if_open
+from reput.cli.clientoptions import address, client_settings, note_ready, warn_if_open
 from reput.cli.kafkaoptions import KafkaStoreId, kafka_followers
 from reput.cli.printer import Result, printed
-from reput.serving.config import ServerConfig
+from reput.serving.config import ServerConfig, is_loopback
 from reput.store.errors import UsageError
 from reput.store.follower import FollowerTarget
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm
@@ -223,7 +223,9 @@ def _metrics(
 
 def _check_clients(listen: str | None, clients: dict[str, Any]) -> None:
     if listen is None and clients:
-        raise UsageError("--advertise, --positions and --tls-... need --serve HOST:PORT")
+        raise UsageError(
+            "--acl, --advertise, --insecure, --positions and --tls-... need --serve HOST:PORT"
+        )
 
 
 def _server(

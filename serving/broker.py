@@ -40,6 +40,7 @@ from reput.serving.topics import Topics
 from reput.store.config import StoreSettings
 from reput.store.errors import OutputError
 from reput.store.files import SERVE_DIRECTORY
+from reput.store.log.systemtopics import CARRYING_TOPICS
 from reput.store.state.ledger import Ledger, damaged_record
 
 logger = logging.getLogger("reput")
@@ -131,6 +132,20 @@ class Broker:
     def _holds_lock(self, group: str) -> bool:
         """Whether a member of a group holds a lock here or at the twin."""
         return self.locks.holds(group) or (self.twin is not None and self.twin.locks.holds(group))
+
+    def topic_at(self, physical_offset: int) -> str | None:
+        """The topic of the record at a physical offset; None if there is no record. A record that
+        waits in a topic of RocketMQ's own has the topic for which it waits."""
+        self.store.refresh()
+        message = self.store.log.message_at(physical_offset)
+        if message is None:
+            return None
+        is_own = message.topic not in CARRYING_TOPICS
+        return message.topic if is_own else message.properties.get("REAL_TOPIC", message.topic)
+
+    def rules_changed(self) -> None:
+        """Have waiting pulls checked by new access rules."""
+        self._pulling.end_waiting()
 
     def _known_groups(self) -> set[str]:
         """The groups that have members or committed offsets."""

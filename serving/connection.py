@@ -76,6 +76,8 @@ class Budget:
 Handler = Callable[["Connection", Frame], Frame | Encoded | None]
 """Answers a request; None if the answer comes later, or never. It may raise Refused."""
 
+Check = Callable[["Connection", Frame], None]
+"""Raises Refused for a request that its client may not make."""
 
 OnAnswer = Callable[[Frame | None], None]
 """Gets a client's answer to a request of ours; None if none came."""
@@ -89,10 +91,13 @@ class Connection(asyncio.Protocol):
         handlers: Mapping[int, Handler],
         budget: Budget,
         on_close: Callable[[Connection], None],
+        check: Check | None = None,
     ) -> None:
+        """``check`` comes before every handler."""
         self._handlers = handlers
         self._budget = budget
         self._on_close = on_close
+        self._check = check
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._held_bytes = 0
@@ -113,6 +118,8 @@ class Connection(asyncio.Protocol):
         self.peer_address = ("0.0.0.0", 0)
         self.peer = ""
         """Address and port of the client."""
+        self.peer_host = ""
+        """Address of the client."""
         self.local_host = ""
         """The address at which the client reached us."""
         self.on_writable: Callable[[], None] | None = None
@@ -136,10 +143,10 @@ class Connection(asyncio.Protocol):
         """Called by asyncio."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNREAD_HIGH_WATER_BYTES)
-        name = self._transport.get_extra_info("peername")
-        self.peer = _address_text(name)
-        if isinstance(name, tuple):
-            self.peer_address = str(name[0]), int(name[1])
+        peer = self._transport.get_extra_info("peername")
+        self.peer, self.peer_host = _address_text(peer), _host(peer)
+        if isinstance(peer, tuple):
+            self.peer_address = str(peer[0]), int(peer[1])
         self.local_host = _host(self._transport.get_extra_info("sockname"))
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -303,6 +310,8 @@ class Connection(asyncio.Protocol):
         self._codec = request.codec
         answer: Frame | Encoded | None
         try:
+            if self._check is not None:
+                self._check(self, request)
             handler = self._handlers.get(request.code)
             if handler is None:
                 raise Refused(
@@ -350,8 +359,9 @@ _WITHOUT_TLS = (
     "or start the server with `tls_cert=FILE` `tls_key=FILE`"
 )
 _TLS_REQUIRED = (
-    "the client does not use TLS, which `is_tls_required=` asks for; let it use TLS (Java: the "
-    "system property tls.enable=true), or start the server without `is_tls_required=`"
+    "the client does not use TLS, which `is_tls_required=` or `tls_client_ca=` asks for; let it "
+    "use TLS (Java: the system property tls.enable=true), or start the server without "
+    "`is_tls_required=` and `tls_client_ca=`"
 )
 
 
@@ -366,13 +376,15 @@ class Listener:
         tls: ssl.SSLContext | None = None,
         is_tls_required: bool = False,
         budget: Budget | None = None,
+        check: Check | None = None,
     ) -> None:
         self._handlers = handlers
         self._on_close = on_close
+        self._check = check
         self._tls = tls
         self._is_tls_required = is_tls_required
         self._budget = budget or Budget()
-        self._refusals = Refusals()
+        self._refusals = Refusals("connection")
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -446,7 +458,7 @@ class Listener:
         return _TLS_REQUIRED if self._is_tls_required else None
 
     def _connection(self) -> Connection:
-        connection = Connection(self._handlers, self._budget, self._closed)
+        connection = Connection(self._handlers, self._budget, self._closed, self._check)
         self._connections.add(connection)
         return connection
 

@@ -49,7 +49,7 @@ _HEAD = struct.Struct(">hbhii")
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 
-_OPAQUE, _PULLED = "opaque", '"queueOffset"'
+_OPAQUE, _PULLED, _SIGNED = "opaque", '"queueOffset"', '"Signature"'
 _NUMBERS = re.compile(
     '("opaque":|"queueId":"|"queueOffset":"|"commitOffset":")([0-9]{1,19})(?=[",}])'
 )
@@ -244,7 +244,8 @@ def _decode_repeated(header: str, likely: Likeness | None) -> Frame | None:
     header."""
     numbers = likely.numbers(header) if likely else None
     if numbers is None:
-        if len(header) > _MAX_REPEATED_LENGTH or _PULLED not in header:
+        # no two signed headers are alike
+        if len(header) > _MAX_REPEATED_LENGTH or _PULLED not in header or _SIGNED in header:
             return None
         parts = _NUMBERS.split(header)
         del parts[2::3]

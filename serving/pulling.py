@@ -189,6 +189,20 @@ class Pulling:
                     self._offsets.reset_at_pull(pull.connection, key, change.queue_id)
                     pull.connection.send(self._moved(pull, change.after))
 
+    def end_waiting(self) -> None:
+        """Answer all waiting pulls without a message: their clients pull again at once, and are
+        checked by the access rules of now."""
+        for pull in [pull for pulls in self._pulls.values() for pull in pulls]:
+            self._release(pull)
+            try:
+                bounds = self._store.queue(*pull.queue).bounds()
+                ext = _ext(pull.asked.sys_flags, pull.offset, *bounds)
+                code = ResponseCode.PULL_RETRY_IMMEDIATELY
+                answer = pull.request.answer(code, "RULES_CHANGED", ext)
+            except (ReputError, OSError) as error:
+                answer = pull.request.answer(ResponseCode.SYSTEM_ERROR, error_text(error))
+            pull.connection.send(answer)
+
     def _is_certain(self, result: GetRangesResult) -> bool:
         """Whether the requested offset is wrong, and not merely beyond what is dispatched."""
         is_small = result.status is GetMessageStatus.OFFSET_TOO_SMALL

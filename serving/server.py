@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from reput.serving.acl.guard import AccessRules, Guard
 from reput.serving.broker import Broker
 from reput.serving.config import ServerConfig
 from reput.serving.connection import Budget, Listener
@@ -41,7 +42,9 @@ class Server:
     def __init__(self, config: ServerConfig, broker_count: int = 1) -> None:
         """Bind the ports; clients that connect are refused until ``run`` can answer. Raises
         UsageError, StoreError."""
+        config.check_protection()
         self._config = config
+        self._rules = AccessRules(config.acl) if config.acl is not None else None
         self._tls = config.tls()
         self._sockets: list[socket.socket] = []
         self._vip_sockets: dict[int, socket.socket] = {}
@@ -97,10 +100,11 @@ class Server:
             names, budget = NameServer(brokers, self._config.advertised_host), Budget()
             listeners = []
             for broker in brokers:
+                check = Guard(self._rules, broker.topic_at).check if self._rules else None
                 listener = Listener(
                     {**names.handlers, **broker.handlers}, broker.connection_closed,
-                    tls=self._tls, is_tls_required=self._config.is_tls_required,
-                    budget=budget,
+                    tls=self._tls, is_tls_required=self._config.refuses_plain,
+                    budget=budget, check=check,
                 )  # fmt: skip
                 opened.push_async_callback(listener.stop)
                 listeners.append(listener)
@@ -109,7 +113,7 @@ class Server:
                 self._listen(bound)
                 listener.start(bound, *self._listening_vip(_port(bound)))
             on_ready()
-            await _work(brokers, stop)
+            await _work(brokers, stop, self._rules)
 
     def _brokers(self, stores: Sequence[ServedStore], opened: AsyncExitStack) -> list[Broker]:
         """Open a broker for each store, and one for each overlay after them."""
@@ -162,12 +166,19 @@ class Server:
         return [vip] if vip is not None else []
 
 
-async def _work(brokers: Sequence[Broker], stop: asyncio.Event) -> None:
+async def _work(brokers: Sequence[Broker], stop: asyncio.Event, rules: AccessRules | None) -> None:
     """Let brokers work until ``stop`` is set, or one of them fails."""
+
+    def rules_changed() -> None:
+        for broker in brokers:
+            broker.rules_changed()
+
     work = [
         asyncio.ensure_future(stop.wait()),
         *(asyncio.ensure_future(broker.work()) for broker in brokers),
     ]
+    if rules is not None:
+        work.append(asyncio.ensure_future(rules.watch(rules_changed)))
     try:
         done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -302,7 +302,7 @@ def test_pip_brings_all_that_the_extras_need(wheel: Path, tmp_path: Path) -> Non
     venv.create(tmp_path / "venv", with_pip=True)
     binary = tmp_path / "venv" / "bin"
     pip = [str(binary / "python"), "-m", "pip", "--disable-pip-version-check"]
-    wanted = f"{wheel}[delta,kafka,metrics,pipelines,sql]"
+    wanted = f"{wheel}[acl,delta,kafka,metrics,pipelines,sql]"
     constraints = ["-c", str(ROOT / "constraints.txt")]
     subprocess.run([*pip, "install", "--quiet", *constraints, wanted], check=True, timeout=1800)
     done = subprocess.run([*pip, "check"], capture_output=True, text=True, check=False, timeout=300)
@@ -315,7 +315,7 @@ def test_pip_brings_all_that_the_extras_need(wheel: Path, tmp_path: Path) -> Non
     assert any((tmp_path / "table" / "_delta_log").iterdir())
     shown = _run(binary, tmp_path, "sql", "store", "select count(*) as n from messages")
     assert "500" in shown
-    modules = "import kafka, crc32c, pyspark.pipelines.cli"
+    modules = "import kafka, crc32c, pyspark.pipelines.cli, yaml"
     subprocess.run([binary / "python", "-Ic", modules], check=True, timeout=300)
     pages = {path.name for path in (tmp_path / "venv" / "share" / "man" / "man1").iterdir()}
     assert {"reput.1", "reput-run.1"} <= pages

@@ -20,7 +20,7 @@ ROOMS = {
     "filters": (),
     "overlay": (),
     "readers": (),
-    "serving": (),
+    "serving": ("acl",),
     "sinks": ("index", "delta", "kafka"),
     "sources": (),
     "store": ("log", "index", "queue", "state", "rows", "runs"),

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from reput.store.log import record
 
+DEFAULT_TOPIC = "TBW102"
+"""The topic whose route stands for that of a topic which does not exist yet; it has no messages."""
 SYSTEM_TOPICS = frozenset(
     (
-        "TBW102", record.SCHEDULE_TOPIC.decode(), "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC",
+        DEFAULT_TOPIC, record.SCHEDULE_TOPIC.decode(), "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRACE_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC",
         "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
@@ -25,6 +27,10 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 HALF_TOPIC, OP_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 WAITING_TOPICS = frozenset(("SCHEDULE_TOPIC_XXXX", TIMER_TOPIC, HALF_TOPIC))
 """Topics whose messages wait for a broker to deliver them."""
+CARRYING_TOPICS = WAITING_TOPICS | {
+    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
+}  # fmt: skip
+"""Topics in which messages of other topics lie, whose property REAL_TOPIC names their own."""
 
 
 def is_system_topic(topic: str) -> bool:

@@ -21,6 +21,7 @@ COMMANDS = {
     "deltalake": ["run", "STORE", "--output", "OUTPUT", "--delta", "TABLE"],
     "prometheus_client": ["run", "STORE", "--output", "OUTPUT", "--metrics-port", "0"],
     "prometheus_client, read": ["top", "STORE", "--metrics", "9464"],
+    "yaml": ["serve", "STORE", "--acl", "RULES"],
 }
 """By the module that each needs."""
 
@@ -38,7 +39,8 @@ def test_an_extra_that_is_missing(
     small = SmallStore(tmp_path / "STORE")
     small.append()
     small.write()
-    paths = {name: tmp_path / name for name in ("STORE", "OUTPUT", "TABLE")}
+    (tmp_path / "RULES").write_text("accounts: []")
+    paths = {name: tmp_path / name for name in ("STORE", "OUTPUT", "TABLE", "RULES")}
     with monkeypatch.context() as changed:
         changed.setitem(sys.modules, module, None)
         done = call(*(paths.get(word, word) for word in words))
@@ -57,4 +59,4 @@ def test_an_extra_that_is_missing(
         said.stdout,
         re.MULTILINE,
     )
-    assert provider.replace("_", "-") in {need.replace("_", "-") for need in needs}
+    assert provider.lower().replace("_", "-") in {need.replace("_", "-") for need in needs}

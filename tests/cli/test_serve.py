@@ -35,12 +35,22 @@ def test_a_signal_ends_it(store: Path, number: int) -> None:
     assert '"Topic@group":{0:1' in (store / "config" / "consumerOffset.json").read_text()
 
 
-def test_an_open_address_is_warned_of(store: Path) -> None:
-    """Nobody is asked who they are."""
-    with serving(store, listen="0.0.0.0:0") as server:
+def test_an_open_address_is_warned_of(store: Path, tmp_path: Path) -> None:
+    """Where nobody is asked who they are; where they are, its one line says by which rules, which
+    a configuration file may name, too."""
+    rules, file = tmp_path / "plain_acl.yml", tmp_path / "reput.toml"
+    rules.write_text("accounts: [{accessKey: someone, secretKey: secret1}]")
+    file.write_text(f"[serve]\nacl = '{rules}'\n")
+    with serving(store, "--insecure", listen="0.0.0.0:0") as server:
         assert "can read every message" in server.stderr
     with serving(store) as server:
         assert "can read every message" not in server.stderr
+    address = ("--listen", "0.0.0.0:0")
+    with served_by("--config", file, "serve", store, *address) as server:
+        assert "can read every message" not in server.stderr
+        assert f"access rules of {rules}: accounts: 1;" in server.stderr
+        with Client(int(server.namesrv.rpartition(":")[2])) as client:
+            assert client.ask(105, {"topic": "Topic"}).code == 16
 
 
 def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
@@ -58,9 +68,12 @@ def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
         for arguments, words in (
             ([store, "--listen", "here"], "--listen is 'here'; it must be HOST:PORT"),
             ([store, "--listen", "127.0.0.1:99999"], "it must be HOST:PORT"),
-            ([store, "--listen", "192.0.2.1:0"], "cannot listen at 192.0.2.1:0"),
+            ([store, "--listen", "192.0.2.1:0", "--insecure"], "cannot listen at 192.0.2.1:0"),
             ([store, "--listen", used], f"cannot listen at {used}"),
             ([store, "--tls-required"], "need --tls-cert FILE"),
+            ([store, "--tls-client-auth", "require"], "--tls-client-auth needs --tls-client-ca"),
+            ([store, "--listen", "0.0.0.0:0"], "with --acl PATH, or allow it, with --insecure"),
+            ([store, "--acl", tmp_path / "none"], "cannot use the access rules of"),
             ([store, "--tls-cert", tmp_path / "none"], "cannot use the certificate"),
             ([store, "--tls-cert", alone], f"{alone} holds no certificate with its private key"),
             ([store, "--positions", "elsewhere"], "elsewhere"),
@@ -81,6 +94,8 @@ def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
             (["--serve", "here"], "--serve is 'here'; it must be HOST:PORT"),
             (["--serve", used, "--once"], "leave --once out"),
             (["--advertise", "here"], "need --serve HOST:PORT"),
+            (["--insecure"], "need --serve HOST:PORT"),
+            (["--serve", "0.0.0.0:0"], "with --acl PATH, or allow it, with --insecure"),
         ):
             done = call("run", store, "--output", tmp_path / "built", *options)
             code = 1 if words.startswith("cannot listen") else 2

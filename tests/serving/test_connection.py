@@ -197,7 +197,7 @@ def test_refusals_are_logged_once_a_minute(
     """For each address and reason, and only so many in a minute."""
     monkeypatch.setattr(refusals, "MAX_LINES", 3)
     now = [0.0]
-    refused = refusals.Refusals(lambda: now[0])
+    refused = refusals.Refusals("connection", lambda: now[0])
     for host, reason in (("a", "x"), ("a", "x"), ("b", "x"), ("a", "y"), ("c", "x")):
         refused.note((host, 1), reason)
     assert [line.split()[2] for line in said] == ["a", "b", "a"]

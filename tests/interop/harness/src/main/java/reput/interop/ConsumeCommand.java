@@ -8,6 +8,8 @@ import java.util.concurrent.Callable;
 import java.util.concurrent.FutureTask;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.zip.CRC32;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -18,9 +20,11 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * A consumer that says {@code READY}, then a line for each message: queue, queue offset, CRC of the
@@ -54,7 +58,8 @@ record ConsumeCommand(
     }
 
     private void push() throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            group, signer(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(nameServer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(from));
         if (kind.equals("broadcasting")) {
@@ -84,6 +89,13 @@ record ConsumeCommand(
         QuickStop.run(consumer::shutdown);
     }
 
+    /** Signs every request if the properties have an access key; null without one. */
+    private static RPCHook signer() {
+        String key = System.getProperty("reput.accessKey");
+        String secret = System.getProperty("reput.secretKey");
+        return key == null ? null : new AclClientRPCHook(new SessionCredentials(key, secret));
+    }
+
     /** The enum moved from one package to another between 4.9 and 5. */
     private static void setBroadcasting(DefaultMQPushConsumer consumer) throws Exception {
         for (var method : DefaultMQPushConsumer.class.getMethods()) {
@@ -101,7 +113,7 @@ record ConsumeCommand(
     /** Takes every queue, each from its committed offset on. */
     @SuppressWarnings("deprecation")
     private void pull() throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group);
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group, signer());
         consumer.setNamesrvAddr(nameServer);
         consumer.start();
         Map<MessageQueue, Long> positions = new HashMap<>();
@@ -137,7 +149,7 @@ record ConsumeCommand(
 
     @SuppressWarnings("deprecation")
     private void litePull() throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group, signer());
         consumer.setNamesrvAddr(nameServer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(from));
         if (kind.equals("subscribe")) {
