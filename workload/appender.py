@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from reput.store import fsops
+from reput.store.brokerlock import BrokerLock
 from reput.store.config import read_properties, read_store_settings
 from reput.store.datadirectories import check_target
 from reput.store.errors import StoreError, UsageError
@@ -24,7 +25,6 @@ from reput.store.log.commitlog import CommitLog, offset_to_file_name
 from reput.store.log.cursor import LogTail, records
 from reput.store.log.kernelbase import CRC_TABLES
 from reput.store.log.record import Record
-from reput.store.state.brokerlock import BrokerLock
 from reput.workload import appendkernel
 from reput.workload.messages import MessageBatch
 
