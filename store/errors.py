@@ -17,6 +17,7 @@ ReputError
     ├── MessageBodyError   a message's body cannot be inflated or split
     ├── NotFoundError      the requested message or queue does not exist
     ├── OwnershipError     another process writes here
+    ├── BusyError          more waits to be written than is kept in memory
     └── OutputError        the output cannot be written
         ├── NoSpaceError   the disk is full: nothing advanced, a retry may succeed
         └── SyncError      fsync failed: pages may be lost, this run must end
@@ -138,6 +139,12 @@ class NotFoundError(StoreError):
 
 class OwnershipError(StoreError):
     """Another process owns the output."""
+
+
+class BusyError(StoreError):
+    """More waits to be written than is kept in memory; nothing of the call is."""
+
+    retriable = True
 
 
 class OutputError(StoreError):

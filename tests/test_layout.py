@@ -27,6 +27,7 @@ OURS = {
     "readers": frozenset({"store", "filters"}),
     "serving": frozenset({"store", "filters", "readers"}),
     "checkpoints": frozenset({"store"}),
+    "overlay": frozenset({"store", "readers", "sinks", "checkpoints", "streaming"}),
     "streaming": frozenset({"store", "filters", "sources", "sinks", "checkpoints"}),
     "workload": frozenset({"store", "serving", "checkpoints", "streaming"}),
     "upkeep": frozenset(
@@ -51,6 +52,7 @@ FOREIGN = {
     "readers": frozenset({"numpy", "pyarrow", "duckdb"}),
     "serving": frozenset[str](),
     "checkpoints": frozenset({"filelock"}),
+    "overlay": frozenset[str](),
     "streaming": frozenset({"pyspark", "py4j", "pyarrow", "numpy"}),
     "workload": frozenset({"numpy"}),
     "upkeep": frozenset({"pyarrow", "numpy", "prometheus_client"}),
@@ -73,8 +75,8 @@ CHANGING_METHODS = {
     "hardlink_to",
 }  # fmt: skip
 WRITERS = {
-    "store", "filters", "sinks", "readers", "serving", "checkpoints", "streaming", "workload",
-    "upkeep",
+    "store", "filters", "sinks", "readers", "serving", "checkpoints", "overlay", "streaming",
+    "workload", "upkeep",
 }  # fmt: skip
 """Packages in which only ``store/fsops.py`` changes files (ARCHITECTURE.md)."""
 EXEMPT = {
@@ -300,7 +302,7 @@ def test_store_sinks_readers_checkpoints_and_the_commit_need_no_spark() -> None:
     """Every module of them is imported where pyspark, its parts and the extras are missing."""
     names = [
         name
-        for package in ("store", "filters", "sinks", "readers", "serving", "checkpoints")
+        for package in ("store", "filters", "sinks", "readers", "serving", "checkpoints", "overlay")
         for name in module_names(package)
     ]
     names.append("reput.streaming.commit")

@@ -178,7 +178,7 @@ class LogAppender:
         storeTimestamp. PREPARED and ROLLBACK get queue offset 0. Raises StoreError for a record
         that cannot be stored, with nothing appended of any, and OutputError for a failed write.
         """
-        self.check_usable()
+        self._check_usable()
         position, queue_offsets = self.end_offset, dict[tuple[bytes, int], int]()
         stored: list[Record] = []
         encoded: list[bytes] = []
@@ -256,7 +256,7 @@ class LogAppender:
         self._queue_offsets[topic, queue_id] = queue_offset
 
     def _append_bytes(self, data: bytes | memoryview) -> None:
-        self.check_usable()
+        self._check_usable()
         try:
             start = self.end_offset - self.end_offset % self.file_size
             self._open_files(start)
@@ -302,7 +302,7 @@ class LogAppender:
         What an earlier process left is written again first, since a sync of its own that failed may
         have left pages that only look as if the disk had them. Raises SyncError.
         """
-        self.check_usable()
+        self._check_usable()
         try:
             self._write_recovered()
             for start in sorted(self._unsynced):
@@ -328,7 +328,7 @@ class LogAppender:
                 position += len(data)
         self._recovered = (end, end)
 
-    def check_usable(self) -> None:
+    def _check_usable(self) -> None:
         """Raises StoreError after a failed write or sync."""
         if self._failure is not None:
             raise StoreError(
