@@ -33,7 +33,8 @@ class Appender:
         born_host: tuple[str, int] = ("127.0.0.1", 50000),
         store_host: tuple[str, int] = ("127.0.0.1", 10911),
     ) -> None:
-        """``file_size`` is mappedFileSizeCommitLog in bytes; an existing log keeps its own."""
+        """``file_size`` is mappedFileSizeCommitLog in bytes; a property file that states it and an
+        existing log overrule it."""
         self.root = root
         self._log = LogAppender(
             root, file_size=file_size, property_crc=property_crc, is_durable=False

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from reput.store import fsops
 from reput.store.brokerlock import BrokerLock
-from reput.store.config import read_properties, read_store_settings
+from reput.store.config import StoreSettings, read_properties, read_store_settings
 from reput.store.datadirectories import check_target
 from reput.store.errors import OutputError, StoreError, UsageError
 from reput.store.files import BROKER_CONF_FILE, COMMIT_LOG_DIRECTORY
@@ -61,8 +61,9 @@ class LogAppender:
         property_crc: bool = False,
         is_durable: bool = True,
     ) -> None:
-        """``file_size`` is mappedFileSizeCommitLog in bytes; an existing log keeps its own. Without
-        ``is_durable`` nothing is synced, as with asynchronous flush, and nobody asks for it."""
+        """``file_size`` is mappedFileSizeCommitLog in bytes; a property file that states it and an
+        existing log overrule it. Without ``is_durable`` nothing is synced, as with asynchronous
+        flush, and nobody asks for it."""
         self.root = root
         self.end_offset = 0
         """Physical offset after the last record, synced or not."""
@@ -87,7 +88,7 @@ class LogAppender:
         check_target(self.root)
         read_properties(self.root)
         fsops.make_directories(self._directory, self.root)
-        self._check_place()
+        stated_size = self._checked_settings().mapped_file_size_commit_log
         with ExitStack() as resources:
             resources.enter_context(BrokerLock(self.root))
             resources.callback(self._close_files)
@@ -95,19 +96,23 @@ class LogAppender:
                 if log.segments:
                     self.file_size = log.file_size
                     self._recover(log)
+                elif stated_size is not None:
+                    self.file_size = stated_size
                 elif not (self.root / BROKER_CONF_FILE).exists():
                     conf = f"mappedFileSizeCommitLog={self.file_size}\n"
                     fsops.replace_file(self.root / BROKER_CONF_FILE, conf.encode())
             self._resources = resources.pop_all()
         return self
 
-    def _check_place(self) -> None:
-        stated = read_store_settings(self.root).commit_log_directories
+    def _checked_settings(self) -> StoreSettings:
+        settings = read_store_settings(self.root)
+        stated = settings.commit_log_directories
         if len(stated) > 1 or not self._directory.samefile(stated[0]):
             raise UsageError(
                 f"{self.root / BROKER_CONF_FILE} has the log in {', '.join(map(str, stated))}, and "
                 f"an appender writes only to {self._directory}; give a store that has its log there"
             )
+        return settings
 
     def __exit__(self, *_error: object) -> None:
         self._resources.close()

@@ -175,7 +175,7 @@ def test_what_cannot_be_stored_is_refused_alone(tmp_path: Path) -> None:
 def test_after_a_failed_write_nothing_is_acknowledged(
     tmp_path: Path, operation: str, number: str, kind: type[Exception]
 ) -> None:
-    """Not by a later sync either, which would succeed: the appending group and all that wait get
+    """A later sync, which would succeed, changes nothing: the appending group and all that wait get
     the error, and later calls are refused with its text."""
     gate = Gate()
     told: list[int] = []

@@ -100,6 +100,17 @@ def test_store_time_is_set_where_it_is_none(tmp_path: Path) -> None:
         assert stored.prepared_transaction_offset == -8
 
 
+def test_a_stated_file_size_is_followed(tmp_path: Path) -> None:
+    """A new log has files as the property file states, which every reader expects; without one it
+    is written."""
+    (tmp_path / "broker.conf").write_text("mappedFileSizeCommitLog=4096\n")
+    for root, size in ((tmp_path, 4096), (tmp_path / "other", FILE_SIZE)):
+        with LogAppender(root, file_size=FILE_SIZE) as appender:
+            appender.append(Record(topic=b"T"))
+        assert len(contents(root)) == 2 * size
+        assert (root / "broker.conf").read_text() == f"mappedFileSizeCommitLog={size}\n"
+
+
 def test_a_record_that_does_not_fit_takes_nothing(tmp_path: Path) -> None:
     """Neither its queue offset nor those appended together with it; the appender stays usable."""
     with LogAppender(tmp_path, file_size=FILE_SIZE) as appender:
