@@ -292,9 +292,9 @@ class LogAppender:
 
     def _open(self, start: int) -> None:
         path = self._path(start)
-        is_new = not path.exists()
+        is_whole = path.exists() and path.stat().st_size == self.file_size
         self._descriptors[start] = fsops.open_for_writing(path, self.file_size)
-        if is_new:
+        if not is_whole:
             self._has_new_names = True
             self._unsynced.add(start)
 

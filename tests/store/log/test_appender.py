@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from reput.store.log.commitlog import CommitLog
 from reput.store.log.record import Record, decode_host
 from reput.store.log.sysflag import SysFlag
 from tests.support.faults import Faults
-from tests.support.power_cuts import Disk, Image, mount
+from tests.support.operations import before_operations
+from tests.support.power_cuts import Disk, Image, Power, mount
 from tests.support.recorder import Recorder
 from tests.support.wire import PlainLog, random_fields, read_log, write_over
 
@@ -249,6 +251,45 @@ def test_a_power_cut_loses_nothing_acknowledged(tmp_path: Path, seed: int) -> No
                 wrong = problem(root, image, stored, acknowledged)
                 assert wrong is None, f"after operation {count} ({str(operation)[:80]}): {wrong}"
     assert len(tried) > 100
+
+
+class _CutError(Exception):
+    """The power fails."""
+
+
+def test_power_cuts_in_a_row_lose_nothing_acknowledged(tmp_path: Path, seed: int) -> None:
+    """At any operation, in a recovery as well, each on the disk that the one before has left."""
+    rng, root = random.Random(seed), tmp_path / "disk"
+    store, log = root / "store", root / "store" / "commitlog"
+    acknowledged: list[Record] = []
+    with Power(root) as power:
+        for _ in range(60):
+            left = rng.choice((3, 10, 30))
+
+            def count(_operation: str, _path: str) -> None:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise _CutError
+
+            appender = LogAppender(store, file_size=512)
+            opened = ExitStack()
+            with suppress(_CutError), before_operations(count):
+                opened.enter_context(appender)
+                appender.sync()
+                while True:
+                    group = [random_record(rng) for _ in range(rng.randrange(1, 5))]
+                    stored = appender.append_all(group)
+                    appender.sync()
+                    acknowledged += stored
+            power.fail(rng, opened.close)
+            with LogAppender(store, file_size=512):
+                found = {at for at, _ in read_log(log)} if log.exists() else set()
+            assert found >= {one.physical_offset for one in acknowledged}
+    opened_log = CommitLog([log])
+    for one in acknowledged:
+        assert opened_log.record_starting_at(one.physical_offset) == one
+    assert acknowledged[-1].physical_offset > 20 * 512
 
 
 CHILD = """
