@@ -10,8 +10,9 @@ zeros, so that no later record is followed by old bytes. The walk begins at the 
 store's queues, which no unsynced byte is before; without one it begins in the third file from the
 end, as a broker's does.
 
-A record's topic and properties have no checksum, and a page that a power cut lost is zeros. A
-record whose text could be such a page therefore gets RocketMQ's property CRC.
+A disk's sectors are taken to be written whole or not at all. A record's topic and properties have
+no checksum, and a sector that a power cut lost is zeros. A record whose text could have lost one
+therefore gets RocketMQ's property CRC.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ DEFAULT_FILE_SIZE = 1 << 30
 WALKED_FILES = 3
 """Files at the log's end that recovery walks where no watermark tells more."""
 LOST_ZEROS = bytes(64)
-"""Zeros in a text that may be a lost part of a page, of whatever size."""
+"""Zeros in a text that may be a lost sector."""
 
 logger = logging.getLogger("reput")
 
@@ -246,8 +247,6 @@ class LogAppender:
         """End the file with a BLANK, and begin the next one."""
         room = self.room
         self._append_bytes(record.encode_blank(room))
-        if self._is_durable:
-            self.sync()
         self.end_offset += room
 
     def write(self, data: bytes | memoryview) -> None:
@@ -277,7 +276,8 @@ class LogAppender:
         fsops.pwrite(self._descriptors[start], data, offset - start, self._path(start))
 
     def _open_files(self, start: int) -> None:
-        """Open the file at ``start`` and the next one; close those before."""
+        """Open the file at ``start`` and the next one; close those before, which are durable
+        then."""
         for file_start in (start, start + self.file_size):
             if file_start not in self._descriptors:
                 if self._has_new_names and self._is_durable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -20,6 +21,7 @@ from reput.store.log.appender import LogAppender
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.record import Record, decode_host
 from reput.store.log.sysflag import SysFlag
+from tests.support import power_cuts
 from tests.support.faults import Faults
 from tests.support.operations import before_operations
 from tests.support.power_cuts import Disk, Image, Power, mount
@@ -231,6 +233,7 @@ def problem(root: Path, image: Image, stored: list[Record], acknowledged: int) -
     return None
 
 
+@pytest.mark.usefixtures("whole_sectors")
 def test_a_power_cut_loses_nothing_acknowledged(tmp_path: Path, seed: int) -> None:
     """After every operation: with none, all, one, all but one, and random parts of what was not
     durable, pages torn."""
@@ -253,17 +256,26 @@ def test_a_power_cut_loses_nothing_acknowledged(tmp_path: Path, seed: int) -> No
     assert len(tried) > 100
 
 
+@pytest.fixture
+def whole_sectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No write is torn at a byte within a sector, as a queue's units are in other tests: a host has
+    no checksum, and recovery may write it for the second time."""
+    monkeypatch.setattr(power_cuts, "PARTED_BYTES", power_cuts.PAGE)
+
+
 class _CutError(Exception):
     """The power fails."""
 
 
+@pytest.mark.usefixtures("whole_sectors")
 def test_power_cuts_in_a_row_lose_nothing_acknowledged(tmp_path: Path, seed: int) -> None:
-    """At any operation, in a recovery as well, each on the disk that the one before has left."""
+    """At any operation, in a recovery as well, each on the disk that the one before has left;
+    kills stand between them, after which nothing is lost yet."""
     rng, root = random.Random(seed), tmp_path / "disk"
     store, log = root / "store", root / "store" / "commitlog"
     acknowledged: list[Record] = []
     with Power(root) as power:
-        for _ in range(60):
+        for _ in range(80):
             left = rng.choice((3, 10, 30))
 
             def count(_operation: str, _path: str) -> None:
@@ -282,7 +294,7 @@ def test_power_cuts_in_a_row_lose_nothing_acknowledged(tmp_path: Path, seed: int
                     stored = appender.append_all(group)
                     appender.sync()
                     acknowledged += stored
-            power.fail(rng, opened.close)
+            rng.choice((power.fail, power.kill))(rng, opened.close)
             with LogAppender(store, file_size=512):
                 found = {at for at, _ in read_log(log)} if log.exists() else set()
             assert found >= {one.physical_offset for one in acknowledged}
@@ -369,16 +381,27 @@ def test_a_failed_write_is_the_last_one(
     assert log.record_starting_at(stored.physical_offset) == stored
 
 
-def test_what_a_failed_sync_left_is_written_again(tmp_path: Path) -> None:
+def test_what_a_failed_sync_left_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel takes the pages for clean: the bytes reach the disk only if they are written once
     more, before anything is acknowledged."""
-    root = tmp_path / "disk"
+    root, real, is_failing = tmp_path / "disk", os.fdatasync, False
     root.mkdir()
+
+    def fdatasync(fd: int) -> None:
+        if is_failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
     with Recorder(root) as recorder:
         with LogAppender(root / "store", file_size=FILE_SIZE) as appender:
             stored = [appender.append(Record(topic=b"T", body=b"x" * 100))]
-            with Faults(root, 1, "EIO"), pytest.raises(SyncError):
+            is_failing = True
+            with pytest.raises(SyncError):
                 appender.sync()
+            is_failing = False
         with LogAppender(root / "store") as appender:
             stored.append(appender.append(Record(topic=b"T", body=b"y")))
             appender.sync()
