@@ -1,7 +1,7 @@
 """The overlay of a base: the store below an output that keeps what consuming writes.
 
-The base stays as it is. The overlay is an ordinary store, and is served as a broker of its own. What
-waits in it, and which copies were sent back already, is read from its log at the start.
+The base stays as it is. The overlay is an ordinary store, and is served as a broker of its own.
+What waits in it, and which copies were sent back already, is read from its log at the start.
 """
 
 from __future__ import annotations

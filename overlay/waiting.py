@@ -1,4 +1,4 @@
-"""What waits in an overlay's log, until when, and what each waiting record was made from.
+"""The records that wait in an overlay's log, until when, and what each was made from.
 
 There is no other note of it. A record that was made from another names it as its source
 (``overlay.sources``), so that one append is both the effect and the note of it: what waited is

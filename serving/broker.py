@@ -10,8 +10,8 @@ import asyncio
 import logging
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from reput.overlay.overlay import Overlay
 from reput.readers.getmessage import PullLimits
 from reput.readers.messagestore import MessageStore
 from reput.serving import requests
@@ -43,6 +43,9 @@ from reput.store.files import SERVE_DIRECTORY
 from reput.store.log.systemtopics import CARRYING_TOPICS
 from reput.store.state.ledger import Ledger, damaged_record
 
+if TYPE_CHECKING:
+    from reput.overlay.overlay import Overlay  # brings the dispatcher along
+
 logger = logging.getLogger("reput")
 
 EXPIRY_CHECK_SECONDS = 10.0
@@ -67,7 +70,7 @@ class Broker:
         self._served = served
         self.identity = served.identity
         self.port = port
-        self.twin = base
+        self.twin: Broker | None = base
         """The broker of the base for that of its overlay, and the other way round."""
         if base is not None:
             base.twin = self
@@ -82,8 +85,8 @@ class Broker:
         self.locks = Locks()
         self._groups = groups = Groups(self._member_left)
         queues = ServedQueues(self.store, self.topics)
-        policies = GroupPolicies(root) if base is None else base.policies
-        self.policies = policies
+        self.policies: GroupPolicies = GroupPolicies(root) if base is None else base.policies
+        policies = self.policies
         self._writer = OffsetWriter(output, root)
         self._lock_file = LockFile(output, self.locks)
         self.offsets = ConsumerOffsets(

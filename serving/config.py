@@ -16,7 +16,6 @@ from pathlib import Path
 from reput.store.errors import UsageError
 from reput.store.flags import CLIENTS_PANEL, flagged
 
-
 _ANY_HOST = ("0.0.0.0", "::")
 
 
@@ -62,8 +61,8 @@ class ServerConfig:
     )  # fmt: skip
     overlay: bool = flagged(
         False, "--overlay",
-        "Write what consuming writes to `OUTPUT/overlay`: messages that listeners could not consume "
-        "come back, or are dead letters. It is served as another broker, `NAME-reput`.",
+        "Write what consuming writes to `OUTPUT/overlay`: messages that listeners could not "
+        "consume come back, or are dead letters. It is served as another broker, `NAME-reput`.",
         CLIENTS_PANEL,
     )  # fmt: skip
     tls_cert: Path | None = flagged(

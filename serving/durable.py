@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from reput.serving.codes import ResponseCode
 from reput.serving.connection import Connection, Refused
 from reput.serving.frame import Frame
-from reput.store.errors import BusyError, RefusedMessageError, StoreError, error_text
+from reput.store.errors import BusyError, RefusedMessageError, StoreError
 from reput.store.log.record import Record
 
 
@@ -27,10 +27,7 @@ def answer_when_durable(
 
     def reply() -> None:
         error = written.exception()
-        if error is None:
-            frame = answer(written.result())
-        else:
-            frame = request.answer(failed, error_text(error))
+        frame = request.answer(failed, str(error)) if error else answer(written.result())
         if not request.is_one_way:
             connection.send(frame)
 

@@ -27,8 +27,10 @@ class RoutedBroker(Protocol):
     identity: BrokerIdentity
     topics: Topics
     port: int
-    twin: RoutedBroker | None
-    """The overlay of a base, or the base of an overlay; None without one."""
+
+    @property
+    def twin(self) -> RoutedBroker | None:
+        """The overlay of a base, or the base of an overlay; None without one."""
 
 
 class NameServer:

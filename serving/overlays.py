@@ -10,8 +10,6 @@ from reput.overlay.release import RELEASE_5_3_3, Writer
 from reput.serving.arrivals import NotifiedArrivals
 from reput.serving.stores import ServedStore
 
-NAME_SUFFIX = "-reput"
-
 
 def open_overlay(base: ServedStore, host: str, port: int) -> tuple[Overlay, ServedStore]:
     """Open the overlay of ``base``; ``host`` and ``port`` are where clients reach it. Raises
@@ -23,5 +21,5 @@ def open_overlay(base: ServedStore, host: str, port: int) -> tuple[Overlay, Serv
     )  # fmt: skip
     overlay = Overlay(base.settings, base.output, writer, arrivals.watermark_moved)
     overlay.__enter__()
-    identity = replace(base.identity, name=base.identity.name + NAME_SUFFIX)
+    identity = replace(base.identity, name=base.identity.overlay_name)
     return overlay, ServedStore(identity, overlay.settings, overlay.root, arrivals)

@@ -9,9 +9,9 @@ one that the client means. Source: RocketMQ 5.3.3
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 from reput.overlay.copies import DEFAULT_MAX_RECONSUME_TIMES, SendBack, message_id
-from reput.overlay.overlay import Overlay
 from reput.overlay.properties import RETRY_TOPIC
 from reput.readers.messagestore import MessageStore
 from reput.serving import requests
@@ -25,6 +25,9 @@ from reput.store.log import java, properties
 from reput.store.log.innerbatch import is_inner_batch
 from reput.store.log.record import Record, body_crc_is_right
 from reput.store.log.systemtopics import WAITING_TOPICS
+
+if TYPE_CHECKING:
+    from reput.overlay.overlay import Overlay  # brings the dispatcher along
 
 
 class SendBacks:

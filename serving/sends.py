@@ -11,9 +11,9 @@ import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from reput.overlay.copies import message_id
-from reput.overlay.overlay import Overlay
 from reput.overlay.sends import RetryGroup, Send, Target
 from reput.serving import requests
 from reput.serving.codes import RequestCode, ResponseCode
@@ -24,6 +24,9 @@ from reput.serving.grouppolicy import GroupPolicies
 from reput.store.log import properties
 from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX, Record
 from reput.store.names import is_group
+
+if TYPE_CHECKING:
+    from reput.overlay.overlay import Overlay  # brings the dispatcher along
 
 _LONG_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -84,9 +87,7 @@ class Sends:
             reconsume_times=fields.number("j", 0),
             max_reconsume_times=None if max_attempts is None else fields.number("l"),
         )
-        target = Target(
-            queue_count, RetryGroup(policy.retry_max_times, self._holds_lock(group))
-        )
+        target = Target(queue_count, RetryGroup(policy.retry_max_times, self._holds_lock(group)))
         with refusing(ResponseCode.SERVICE_NOT_AVAILABLE):
             future = self._overlay.send(message, target, uuid.uuid4().hex.upper().encode())
         answer_when_durable(
@@ -120,8 +121,8 @@ class _Fields:
 
 
 def _sent(request: Frame, asked_queue: int, stored: Sequence[Record]) -> Frame:
-    """What a producer is told: the queue that it asked for, and the place of the record as it was
-    written, which may be another queue's (``SendMessageResponseHeader``)."""
+    """Answer with the queue that a producer asked for, and the place of the record as it was
+    written, which may be in another queue (``SendMessageResponseHeader``)."""
     (record,) = stored
     key = record.property_map.get(properties.UNIQ_KEY, b"")
     ext = {

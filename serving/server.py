@@ -24,7 +24,6 @@ from reput.serving.config import ServerConfig
 from reput.serving.connection import Budget, Listener
 from reput.serving.holds import Holds
 from reput.serving.namesrv import NameServer
-from reput.serving.overlays import open_overlay
 from reput.serving.stores import ServedStore
 from reput.store.errors import PASSING_ERRORS, StoreError, UsageError
 
@@ -67,6 +66,12 @@ class Server:
     def ports(self) -> list[int]:
         """The port of each broker: those of the stores, then those of their overlays."""
         return [_port(bound) for bound in self._sockets]
+
+    @property
+    def overlay_ports(self) -> list[int]:
+        """The ports of the overlays, in the order of their stores; none without them."""
+        ports = self.ports
+        return ports[len(ports) // 2 :] if self._config.overlay else []
 
     def close(self) -> None:
         """Give the ports up; after ``run`` they are."""
@@ -124,6 +129,9 @@ class Server:
                 bases.append(Broker(store, first, ports[number], holds))
                 opened.push_async_callback(bases[-1].close)
                 continue
+            # it brings the dispatcher along, which takes a while
+            from reput.serving.overlays import open_overlay  # noqa: PLC0415
+
             port = ports[len(stores) + number]
             overlay, served = open_overlay(store, self._config.own_host(), port)
             opened.push_async_callback(asyncio.to_thread, overlay.__exit__)

@@ -18,6 +18,7 @@ ReputError
     ├── NotFoundError      the requested message or queue does not exist
     ├── RefusedMessageError  a message is not written, as RocketMQ would not write it
     ├── OwnershipError     another process writes here
+    ├── BusyError          more waits to be written than is kept in memory
     └── OutputError        the output cannot be written
         ├── NoSpaceError   the disk is full: nothing advanced, a retry may succeed
         └── SyncError      fsync failed: pages may be lost, this run must end
@@ -173,6 +174,12 @@ class RefusedMessageError(StoreError):
 
 class OwnershipError(StoreError):
     """Another process owns the output."""
+
+
+class BusyError(StoreError):
+    """More waits to be written than is kept in memory; nothing of the call is."""
+
+    retriable = True
 
 
 class OutputError(StoreError):
