@@ -70,7 +70,8 @@ class Pipeline:
         self._thread = threading.Thread(target=self._run, name="reput-pipeline", daemon=True)
 
     def __enter__(self) -> Pipeline:
-        """Take the output over. Raises what a start of the dispatcher raises."""
+        """Take the output over, as soon as the disk has room. Raises what a start of the dispatcher
+        raises."""
         self._thread.start()
         with self._changed:
             self._changed.wait_for(lambda: self._position >= 0 or self._failure is not None)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -218,7 +219,7 @@ class LogAppender:
         may_look_torn = _looks_torn(message)
         try:
             return record.encode(message, property_crc=self._property_crc or may_look_torn)
-        except (ValueError, OverflowError) as error:
+        except (ValueError, struct.error) as error:
             raise StoreError(f"a message cannot be stored: {error}") from error
 
     def _check_size(self, size: int) -> None:

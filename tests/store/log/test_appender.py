@@ -122,6 +122,8 @@ def test_a_record_that_does_not_fit_takes_nothing(tmp_path: Path) -> None:
         for bad, line in (
             (Record(topic=b"T", body=bytes(FILE_SIZE)), "does not fit into a commitlog file"),
             (Record(topic=b"T", properties=b"x" * 40000), "exceed their length field"),
+            (Record(topic=b"T", queue_id=1 << 40), "cannot be stored"),
+            (Record(topic=b"T", born_host=("nowhere", 1)), "cannot be stored"),
         ):
             with pytest.raises(StoreError, match=line):
                 appender.append_all([good, bad])
