@@ -71,19 +71,19 @@ def object_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_killed_followers_leave_every_row_once(tmp_path: Path) -> None:
     """Followers without Spark commit every few messages, and are killed during commits."""
-    _kill_followers(tmp_path, tmp_path / "table", 75, 3)
+    _kill_followers(tmp_path, tmp_path / "table", 36, 3)
 
 
 def test_killed_followers_leave_every_row_once_in_object_storage(
     tmp_path: Path, object_storage: str
 ) -> None:
     """The same, with a table that is reached by the protocol of S3."""
-    _kill_followers(tmp_path, object_storage, 20, 3)
+    _kill_followers(tmp_path, object_storage, 12, 3)
 
 
 @pytest.mark.slow
 def test_followers_killed_more_often_leave_every_row_once(tmp_path: Path) -> None:
-    """The same, with twice as many rounds."""
+    """The same, with more rounds."""
     _kill_followers(tmp_path, tmp_path / "table", 150, 6)
 
 
@@ -91,7 +91,7 @@ def test_followers_killed_more_often_leave_every_row_once(tmp_path: Path) -> Non
 def test_followers_killed_more_often_leave_every_row_once_in_object_storage(
     tmp_path: Path, object_storage: str
 ) -> None:
-    """The same, with twice as many rounds and the protocol of S3."""
+    """The same, with more rounds and the protocol of S3."""
     _kill_followers(tmp_path, object_storage, 40, 6)
 
 
@@ -164,8 +164,8 @@ def _kill_runs(tmp_path: Path, rounds: int, seed: int) -> None:
 
 @pytest.mark.usefixtures("spark")
 def test_killed_runs_leave_every_row_once(tmp_path: Path) -> None:
-    """Three rounds of the whole command; the queues too are those of an undisturbed run."""
-    _kill_runs(tmp_path, 3, int(os.environ.get("REPUT_TEST_SEED", "20260106")))
+    """Two rounds of the whole command; the queues too are those of an undisturbed run."""
+    _kill_runs(tmp_path, 2, int(os.environ.get("REPUT_TEST_SEED", "20260106")))
 
 
 @pytest.mark.slow
