@@ -95,8 +95,8 @@ class SendBacks:
             raise _refused(f"the message at {offset} has another id")
         if is_inner_batch(copy.sys_flag):
             raise _refused(f"the message at {offset} is one of an inner batch, which stays whole")
-        if not self._reads(group, topic):
-            raise _refused(f"group {group} does not read topic {topic}")
+        if not self._reads(group, message.topic):
+            raise _refused(f"group {group} does not read topic {message.topic}")
         return copy
 
     def _reads(self, group: str, topic: str) -> bool:
