@@ -2,7 +2,7 @@
 
 A copy is a record of a message in some log. Every function is pure: it gets what it needs to know,
 the time included, and returns a record for the end of a log, which sets offsets and store time.
-``source`` says what the record is made from (``drafts.source_in_overlay`` and ``source_in_base``).
+``source`` says what the record is made from (``overlay.sources.Source.field``).
 A broker writes 0 there.
 """
 

@@ -29,16 +29,6 @@ _TIMER_REQUESTS = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELI
 """By which a producer asks for a time, the first one that is there counting."""
 
 
-def source_in_overlay(position: int) -> int:
-    """The source of a record that is made from the overlay's record at a log position."""
-    return position + 1
-
-
-def source_in_base(position: int) -> int:
-    """The source of a record that is made from the base's record at a log position."""
-    return -(position + 1)
-
-
 @dataclass(slots=True, kw_only=True)
 class Draft:
     """A message that is being made."""

@@ -48,13 +48,13 @@ class _RecallKey(NamedTuple):
 
 
 class WaitingRecords:
-    """The records of a base and its overlay that nobody has delivered yet; not thread-safe."""
+    """The records of an overlay that nobody has delivered yet; not thread-safe."""
 
     def __init__(self, delay_levels_ms: tuple[int, ...]) -> None:
         """``delay_levels_ms`` are the delays of the levels from 1 on."""
         self._delays = delay_levels_ms
-        self._levels: dict[tuple[bool, int], deque[_Waiting]] = {}
-        """By log and level, in the order of the level's queue."""
+        self._levels: dict[int, deque[_Waiting]] = {}
+        """By level, in the order of its queue."""
         self._timers: list[_Waiting] = []
         """A heap of those that are not due yet."""
         self._due_timers: dict[Source, None] = {}
@@ -90,10 +90,6 @@ class WaitingRecords:
         elif record.topic.startswith(DLQ_TOPIC_PREFIX):
             self._ended.add(FailedCopy(record.topic.removeprefix(DLQ_TOPIC_PREFIX), source))
 
-    def owe(self, record: Record) -> None:
-        """Take a record in that waits in the base's log, in the order of its queue."""
-        self._wait(Source(is_base=True, physical_offset=record.physical_offset), record, None)
-
     def give_up(self, place: Source) -> None:
         """Forget a record that cannot be delivered, until the next start."""
         self._undelivered.pop(place, None)
@@ -105,8 +101,7 @@ class WaitingRecords:
         if record.topic == SCHEDULE_TOPIC:
             level = min(record.queue_id + 1, len(self._delays))
             due = record.store_timestamp + self._delays[level - 1]
-            queue = self._levels.setdefault((place.is_base, level), deque())
-            queue.append(_Waiting(due, place))
+            self._levels.setdefault(level, deque()).append(_Waiting(due, place))
         else:
             self._wait_for_time(place, record)
 
@@ -129,7 +124,7 @@ class WaitingRecords:
         was made of them."""
         due = [
             waiting.place
-            for (_, level), queue in sorted(self._levels.items())
+            for level, queue in sorted(self._levels.items())
             for waiting in self._due_of(queue, now, self._delays[level - 1])
         ]
         while self._timers and self._timers[0].due <= now:
@@ -141,10 +136,11 @@ class WaitingRecords:
         while queue and queue[0].place not in self._undelivered:
             queue.popleft()
         for waiting in queue:
+            if waiting.place not in self._undelivered:
+                continue
             if not (waiting.due <= now or waiting.due > now + delay):
                 return
-            if waiting.place in self._undelivered:
-                yield waiting
+            yield waiting
 
     def next_due(self) -> int | None:
         """Return when the next record is due, in ms; None without one."""

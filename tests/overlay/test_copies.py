@@ -8,8 +8,8 @@ import pytest
 
 from reput.overlay import copies
 from reput.overlay.copies import SendBack
-from reput.overlay.drafts import source_in_base, source_in_overlay
 from reput.overlay.release import Refusal, Writer
+from reput.overlay.sources import Source, source_of
 from reput.store.errors import RefusedMessageError
 from reput.store.log import record
 from reput.store.log.record import Record
@@ -161,6 +161,11 @@ def test_what_belongs_nowhere_is_not_delivered(writer: Writer, text: bytes, line
         copies.timer_delivered(waiting, writer, enqueued_ms=1, now_ms=2, source=0)
 
 
-def test_sources_of_both_logs_differ() -> None:
-    assert [source_in_overlay(0), source_in_overlay(7)] == [1, 8]
-    assert [source_in_base(0), source_in_base(7)] == [-1, -8]
+@pytest.mark.parametrize("place", [0, 7])
+def test_sources_of_both_logs_differ(place: int) -> None:
+    """0 is no source, so that the log's first record can be one."""
+    fields = [Source(is_base, place).field for is_base in (False, True)]
+    assert fields == [place + 1, -place - 1]
+    for is_base, field in zip((False, True), fields, strict=True):
+        found = source_of(replace(COPY, prepared_transaction_offset=field))
+        assert found == Source(is_base, place)
