@@ -110,7 +110,7 @@ class GroupCommit:
             if self._waiting and (records_then > self._limits[0] or bytes_then > self._limits[1]):
                 raise BusyError(
                     f"{self._waiting_records} records of {self._waiting_bytes} bytes wait to be "
-                    "written; try again"
+                    "written, and no more are taken until they are"
                 )
             self._waiting.append(submission)
             self._waiting_records, self._waiting_bytes = records_then, bytes_then

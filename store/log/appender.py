@@ -339,7 +339,7 @@ class LogAppender:
         if self._failure is not None:
             raise StoreError(
                 f"nothing more is appended to {self._directory}, because an earlier write failed "
-                f"({self._failure}); start again, which finds out what the disk has"
+                f"({self._failure}); the next start finds out what the disk has"
             )
 
 

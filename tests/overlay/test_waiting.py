@@ -37,7 +37,7 @@ class Log:
         return record
 
     def waiting(self) -> list[Record]:
-        """Those that no record names, and that no recall took away."""
+        """Return the records that no record names, and that no recall took away."""
         made = {record.prepared_transaction_offset - 1 for record in self.records}
         taken: set[int] = set()
         for number, record in enumerate(self.records):

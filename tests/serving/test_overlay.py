@@ -1,4 +1,4 @@
-"""What consumers send back, and what becomes of it: in the overlay's log, and at its port."""
+"""Messages that consumers send back: in the overlay's log, and at its port."""
 
 from __future__ import annotations
 
