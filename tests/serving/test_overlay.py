@@ -204,7 +204,8 @@ def test_clients_send_to_retry_topics(ports: Ports, tmp_path: Path) -> None:
 
 def test_routes_name_both_brokers_for_retries(ports: Ports) -> None:
     """From the first request on, for any group; messages of the base are at the base alone."""
-    with Client(ports[1]) as twin:
+    with Client(ports[0]) as client, Client(ports[1]) as twin:
+        client.ask(BEAT, None, heartbeat("me", GROUP, "Topic"))
         route = twin.ask(ROUTE, {"topic": RETRIES}).json
         brokers = {one["brokerName"]: one["brokerAddrs"]["0"] for one in route["brokerDatas"]}
         expected = (("base", ports[0]), ("base-reput", ports[1]))
