@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from reput.store.log import properties, record
 from reput.store.log.record import Record
 from tests.readers.stores import SmallStore
+from tests.support.cli import Call
 from tests.support.processes import became
 from tests.support.remoting import Client, heartbeat, served, served_stores
 from tests.support.wire import read_log
@@ -230,6 +232,21 @@ def test_another_server_goes_on(small: SmallStore, tmp_path: Path) -> None:
             assert became(lambda: len(written(tmp_path)) == 3, SECONDS)
     topics = [one.topic for one in written(tmp_path)]
     assert topics == [b"SCHEDULE_TOPIC_XXXX", DEAD.encode(), RETRIES.encode()]
+
+
+def test_commands_read_it_as_any_store(small: SmallStore, tmp_path: Path, call: Call) -> None:
+    """While it is served, and afterwards; verify finds each entry as the log has it."""
+    overlay = tmp_path / "output" / "overlay"
+    with serving(small, tmp_path) as ports, Client(ports[0]) as client:
+        for number, (start, _) in enumerate(small.log.spans):
+            assert client.ask(SEND_BACK, back(start, number, delayLevel=-1)).code == 0
+        assert became(
+            lambda: call("tail", overlay, DEAD, "--json").stdout.count("\n") == 5, SECONDS
+        )
+    done = call("verify", overlay, "--json")
+    assert (done.returncode, json.loads(done.stdout)["units"]) == (0, 5)
+    done = call("sql", overlay, "select count(*) as n from messages")
+    assert json.loads(done.stdout) == {"n": 5}
 
 
 def test_without_an_overlay_nothing_is_taken_back(small: SmallStore) -> None:
