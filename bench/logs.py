@@ -17,9 +17,10 @@ import numpy as np
 from bench.processes import BenchError
 from reput.store.files import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from reput.store.index.indexfile import read_header
+from reput.store.log.appender import DEFAULT_FILE_SIZE
 from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE, UNIT_DTYPE
 from reput.store.queue.mappedfilequeue import data_end
-from reput.workload.appender import DEFAULT_FILE_SIZE, Appender
+from reput.workload.appender import Appender
 from reput.workload.messages import MessageBatch, Workload
 
 GIB = 1 << 30

@@ -17,6 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from reput.store import fsops, jsontext
+from reput.store.brokerlock import BrokerLock, broker_pid, held_by
 from reput.store.datadirectories import check_target
 from reput.store.errors import OwnershipError
 from reput.store.filelocks import lock_directory
@@ -27,7 +28,6 @@ from reput.store.files import (
     OWNER_LOCK_FILE,
     STATE_DIRECTORY,
 )
-from reput.store.state.brokerlock import BrokerLock, broker_pid, held_by
 
 
 def is_owner(output: Path) -> bool | None:

@@ -9,6 +9,7 @@ from reput.cli.options import fields_given
 from reput.cli.render import print_note
 from reput.serving.config import ServerConfig, is_loopback
 from reput.store.errors import UsageError
+from reput.store.files import OVERLAY_DIRECTORY
 from reput.store.flags import flags_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ def note_ready(config: ServerConfig, root: Path, identity: BrokerIdentity, port:
     """Print the address at which a store is served; ``port`` is the one that is bound, also where
     the configuration has 0."""
     print_note(f"serving {root} as broker {identity.name} at {config.host}:{port}")
+
+
+def note_overlay(config: ServerConfig, output: Path, identity: BrokerIdentity, port: int) -> None:
+    """Print the address at which an output's overlay is served."""
+    place = f"{config.host}:{port}"
+    print_note(f"serving {output / OVERLAY_DIRECTORY} as broker {identity.overlay_name} at {place}")
 
 
 def address(option: str, text: str, default_host: str = "") -> tuple[str, int]:

@@ -53,7 +53,8 @@ def produce(
 
     Holds the store's lock as a broker does. Ctrl-C or SIGTERM ends it after the running append.
     """
-    from reput.workload.appender import DEFAULT_FILE_SIZE, Appender  # noqa: PLC0415
+    from reput.store.log.appender import DEFAULT_FILE_SIZE  # noqa: PLC0415
+    from reput.workload.appender import Appender  # noqa: PLC0415
 
     file_size = options.size_option("--commitlog-file-size", commitlog_file_size)
     if store.exists() and not store.is_dir():

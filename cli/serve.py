@@ -9,7 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from reput.cli import options, render
-from reput.cli.clientoptions import address, client_settings, note_ready, warn_if_open
+from reput.cli.clientoptions import (
+    address,
+    client_settings,
+    note_overlay,
+    note_ready,
+    warn_if_open,
+)
 from reput.serving.config import ServerConfig
 from reput.serving.stores import BrokerIdentity, ServedStore, check_names
 from reput.store.errors import UsageError
@@ -112,8 +118,10 @@ async def _serve(config: ServerConfig, stores: list[ServedStore]) -> None:
 
     def ready() -> None:
         warn_if_open(config)
-        for store, port in zip(stores, server.ports, strict=True):
+        for store, port in zip(stores, server.ports, strict=False):
             note_ready(config, store.settings.root, store.identity, port)
+        for store, port in zip(stores, server.overlay_ports, strict=False):
+            note_overlay(config, store.output, store.identity, port)
 
     with render.stopped_by_signals(lambda: loop.call_soon_threadsafe(stop.set)):
         await server.run(stores, stop, ready)

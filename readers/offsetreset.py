@@ -19,12 +19,12 @@ from reput.readers.grouplag import CommittedOffsets
 from reput.readers.messagestore import MessageStore
 from reput.readers.queuereader import QueueReader
 from reput.store import configjson
+from reput.store.brokerlock import BrokerLock
 from reput.store.datadirectories import check_target
 from reput.store.errors import NotFoundError, UsageError
 from reput.store.files import SUBSCRIPTION_GROUP_FILE
 from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX
 from reput.store.names import is_group
-from reput.store.state.brokerlock import BrokerLock
 from reput.store.state.consumeroffset import (
     BROADCAST_SUFFIX,
     TOPIC_GROUP_SEPARATOR,

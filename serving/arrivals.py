@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from reput.serving.queues import QueueName
+from reput.store.config import StoreSettings
 from reput.store.files import STATE_DIRECTORY, WATERMARK_FILE
+from reput.store.runs.dispatch import Run
 
 POLL_SECONDS = 0.01
 """Interval of polling a store whose writes nobody reports; it costs 2 % of a core."""
@@ -103,6 +105,14 @@ class NotifiedArrivals:
         Any thread may call it, also after the loop has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._add, queues)
+
+    def watermark_moved(self, _settings: StoreSettings, runs: Sequence[Run] | None) -> None:
+        """Wake the server: the watermark covers these runs now (None: any messages)."""
+        queues = None
+        if runs is not None:
+            # no client asks for a topic that is not UTF-8
+            queues = {(run.topic.decode(errors="replace"), run.queue_id) for run in runs}
+        self.notify(queues)
 
     def _add(self, queues: Collection[QueueName] | None) -> None:
         if queues is None or self._queues is None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from reput.readers.getmessage import PullLimits
 from reput.readers.messagestore import MessageStore
@@ -31,6 +32,8 @@ from reput.serving.offsetwriter import OffsetWriter
 from reput.serving.pulling import Pulling
 from reput.serving.queries import Queries
 from reput.serving.queues import ServedQueues
+from reput.serving.sendbacks import SendBacks
+from reput.serving.sends import Sends
 from reput.serving.statistics import Statistics
 from reput.serving.stores import ServedStore
 from reput.serving.topics import Topics
@@ -39,6 +42,9 @@ from reput.store.errors import OutputError
 from reput.store.files import SERVE_DIRECTORY
 from reput.store.log.systemtopics import CARRYING_TOPICS
 from reput.store.state.ledger import Ledger, damaged_record
+
+if TYPE_CHECKING:
+    from reput.overlay.overlay import Overlay  # brings the dispatcher along
 
 logger = logging.getLogger("reput")
 
@@ -51,25 +57,41 @@ class Broker:
     """A store, and the committed offsets of its consumers in an output."""
 
     def __init__(
-        self, served: ServedStore, first_position: FirstPosition, port: int, holds: Holds
+        self,
+        served: ServedStore,
+        first_position: FirstPosition,
+        port: int,
+        holds: Holds,
+        overlay: Overlay | None = None,
+        base: Broker | None = None,
     ) -> None:
-        """Open the store and the offsets. Raises UsageError, OwnershipError, OutputError."""
+        """Open the store and the offsets. ``overlay`` takes what consuming writes; ``base`` is the
+        broker whose overlay this one serves. Raises UsageError, OwnershipError, OutputError."""
         self._served = served
         self.identity = served.identity
         self.port = port
+        self.twin: Broker | None = base
+        """The broker of the base for that of its overlay, and the other way round."""
+        if base is not None:
+            base.twin = self
         settings, output = served.settings, served.output
         root = settings.root
         self._opened = ExitStack()
         self.store = MessageStore(root, output=output, settings=settings, limits=_limits(settings))
         self.store.load_kernels()
-        self.topics = Topics(root, self.store, self._known_groups)
+        known_groups = self._known_groups if overlay is None or base is not None else set
+        is_overlay = base is not None
+        self.topics = Topics(root, self.store, known_groups, is_overlay=is_overlay)
         self.locks = Locks()
         self._groups = groups = Groups(self._member_left)
         queues = ServedQueues(self.store, self.topics)
-        policies = GroupPolicies(root)
+        self.policies: GroupPolicies = GroupPolicies(root) if base is None else base.policies
+        policies = self.policies
         self._writer = OffsetWriter(output, root)
         self._lock_file = LockFile(output, self.locks)
-        self.offsets = ConsumerOffsets(self._writer, queues, groups, first_position)
+        self.offsets = ConsumerOffsets(
+            self._writer, queues, groups, first_position, is_overlay=is_overlay
+        )
         name = served.identity.name
         self._pulling = Pulling(
             self.store, self.topics, groups, self.offsets, policies, self._list_damaged,
@@ -83,6 +105,14 @@ class Broker:
             name, self.store, queues, groups, self.offsets, self._pulling,
             lambda group: group in self._known_groups() or policies.has(group),
         )  # fmt: skip
+        self._writing: dict[int, Handler] = {
+            RequestCode.CONSUMER_SEND_MSG_BACK: self._refuse_to_write
+        }
+        if overlay is not None:
+            sent_back = SendBacks(self.store, overlay, groups, policies, is_base=base is None)
+            self._writing |= sent_back.handlers
+        if overlay is not None and base is not None:
+            self._writing |= Sends(overlay, policies, self._holds_lock).handlers
         self._failing: set[str] = set()
         """Groups whose listeners have failed."""
         self._ledger = Ledger(output / SERVE_DIRECTORY)
@@ -99,8 +129,12 @@ class Broker:
             **self._statistics.handlers,
             **self._queries.handlers,
             **self._admin.handlers,
-            RequestCode.CONSUMER_SEND_MSG_BACK: self._refuse_to_write,
+            **self._writing,
         }
+
+    def _holds_lock(self, group: str) -> bool:
+        """Whether a member of a group holds a lock here or at the twin."""
+        return self.locks.holds(group) or (self.twin is not None and self.twin.locks.holds(group))
 
     def topic_at(self, physical_offset: int) -> str | None:
         """The topic of the record at a physical offset; None if there is no record. A record that

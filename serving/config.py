@@ -7,6 +7,7 @@ that is ``flagged`` is an option of both commands that serve, with nothing to ad
 from __future__ import annotations
 
 import ipaddress
+import socket
 import ssl
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from reput.store.errors import UsageError
 from reput.store.flags import CLIENTS_PANEL, flagged
+
+_ANY_HOST = ("0.0.0.0", "::")
 
 
 class FirstPosition(StrEnum):
@@ -55,6 +58,12 @@ class ServerConfig:
         "A group without offsets begins where its client asks (`as-asked`, the default), or as a "
         "broker would have it (`rocketmq`).",
         CLIENTS_PANEL, "HOW",
+    )  # fmt: skip
+    overlay: bool = flagged(
+        False, "--overlay",
+        "Write what consuming writes to `OUTPUT/overlay`: messages that listeners could not "
+        "consume come back, or are dead letters. It is served as another broker, `NAME-reput`.",
+        CLIENTS_PANEL,
     )  # fmt: skip
     tls_cert: Path | None = flagged(
         None, "--tls-cert", "Certificate chain, PEM; TLS is then accepted.", CLIENTS_PANEL, "FILE"
@@ -105,6 +114,19 @@ class ServerConfig:
                 f"whoever reaches {self.host} could read every message: let clients sign, with "
                 "`acl=PATH`, or allow it, with `is_insecure=`"
             )
+
+    def own_host(self) -> str:
+        """Return the address that stands in records of an overlay, as a number. Raises UsageError
+        where the name that clients are told has none."""
+        name = self.advertised_host or self.host
+        if name in _ANY_HOST:
+            name = socket.gethostname()
+        try:
+            return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError as error:
+            raise UsageError(
+                f"{name} has no address to be named in messages; give one (`advertised_host=`)"
+            ) from error
 
     def tls(self) -> ssl.SSLContext | None:
         """Return what TLS needs, None without a certificate.

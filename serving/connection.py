@@ -115,6 +115,7 @@ class Connection(asyncio.Protocol):
         """The last pull's likeness."""
         self._loop = asyncio.get_running_loop()
         self.last_active = self._loop.time()
+        self.peer_address = ("0.0.0.0", 0)
         self.peer = ""
         """Address and port of the client."""
         self.peer_host = ""
@@ -144,6 +145,8 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=UNREAD_HIGH_WATER_BYTES)
         peer = self._transport.get_extra_info("peername")
         self.peer, self.peer_host = _address_text(peer), _host(peer)
+        if isinstance(peer, tuple):
+            self.peer_address = str(peer[0]), int(peer[1])
         self.local_host = _host(self._transport.get_extra_info("sockname"))
 
     def connection_lost(self, _error: Exception | None) -> None:

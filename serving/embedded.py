@@ -71,11 +71,7 @@ class EmbeddedServer:
                 target=self._run, args=(settings,), name="reput-serve", daemon=True
             )
             self._thread.start()
-        queues = None
-        if runs is not None:
-            # no client asks for a topic that is not UTF-8
-            queues = {(run.topic.decode(errors="replace"), run.queue_id) for run in runs}
-        self._arrivals.notify(queues)
+        self._arrivals.watermark_moved(settings, runs)
 
     def _run(self, settings: StoreSettings) -> None:
         store = ServedStore(self._identity, settings, self._output, self._arrivals)

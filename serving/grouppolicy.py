@@ -31,6 +31,9 @@ class GroupPolicy:
     is_consume_enabled: bool = True
     is_broadcast_enabled: bool = True
     sys_flag: int = 0
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    """Attempts after which a message is a dead letter, where its client does not say."""
     forbidden_topics: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -86,14 +89,20 @@ def _table(document: Mapping[str, object], name: str) -> Mapping[str, Mapping[st
 
 
 def _policy(config: Mapping[str, object], forbidden: Mapping[str, object]) -> GroupPolicy:
-    sys_flag = config.get("groupSysFlag", 0)
     return GroupPolicy(
         config.get("consumeEnable") is not False,
         config.get("consumeBroadcastEnable") is not False,
-        sys_flag if type(sys_flag) is int else 0,
+        _number(config, "groupSysFlag", 0),
+        _number(config, "retryQueueNums", 1),
+        _number(config, "retryMaxTimes", 16),
         frozenset(
             topic
             for topic, bits in forbidden.items()
             if type(bits) is int and bits > 0 and bits & _PULL_FORBIDDEN
         ),
     )
+
+
+def _number(config: Mapping[str, object], name: str, default: int) -> int:
+    value = config.get(name, default)
+    return value if type(value) is int else default

@@ -124,6 +124,11 @@ class Locks:
             if lock.client_id == client_id:
                 lock.ends = min(lock.ends, ends)
 
+    def holds(self, group: str) -> bool:
+        """Whether a member of a group has a lock that has not ended."""
+        now = self._clock()
+        return any(lock.ends > now for lock in self._groups.get(group, {}).values())
+
     def owners(self) -> Owners:
         """The owner of each lock that has not ended."""
         now, owners = self._clock(), Owners()

@@ -17,6 +17,8 @@ from reput.serving.stores import BrokerIdentity
 from reput.serving.topics import Topics
 
 MASTER_ID = "0"
+_OF_BOTH = ("%RETRY%", "%DLQ%")
+"""Topics that a base and its overlay may both have."""
 
 
 class RoutedBroker(Protocol):
@@ -25,6 +27,10 @@ class RoutedBroker(Protocol):
     identity: BrokerIdentity
     topics: Topics
     port: int
+
+    @property
+    def twin(self) -> RoutedBroker | None:
+        """The overlay of a base, or the base of an overlay; None without one."""
 
 
 class NameServer:
@@ -59,8 +65,12 @@ class NameServer:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {topic}",
             )
+        named = {id(broker): broker for broker, _ in configs}
+        if topic.startswith(_OF_BOTH):
+            # tools then ask both, and clients tell both of their groups
+            named |= {id(b.twin): b.twin for b in named.values() if b.twin is not None}
         route = {
-            "brokerDatas": [self._broker_data(connection, broker) for broker, _ in configs],
+            "brokerDatas": [self._broker_data(connection, broker) for broker in named.values()],
             "filterServerTable": {},
             "queueDatas": [
                 {

@@ -44,12 +44,17 @@ class ConsumerOffsets:
         queues: ServedQueues,
         groups: Groups,
         first_position: FirstPosition,
+        *,
+        is_overlay: bool = False,
     ) -> None:
+        """In an overlay every group begins at 0: it would never get what failed or waited while its
+        clients were away."""
         self._writer = writer
         self._offsets = writer.offsets
         self._queues = queues
         self._groups = groups
         self._first_position = first_position
+        self._is_overlay = is_overlay
         self._is_full = False
         """Whether the log says already that there are too many pairs of topics and groups."""
         self._resets = Resets()
@@ -175,6 +180,8 @@ class ConsumerOffsets:
 
     def _begins_at_zero(self, request: Frame, topic: str, queue_id: int) -> bool:
         """Whether RocketMQ's rule, if it is wanted, sends a group to offset 0."""
+        if self._is_overlay:
+            return True
         if self._first_position is FirstPosition.AS_ASKED:
             return False
         if request.ext.get("setZeroIfNotFound") == "false":

@@ -48,11 +48,12 @@ class Server:
         self._sockets: list[socket.socket] = []
         self._vip_sockets: dict[int, socket.socket] = {}
         """By the port of the broker whose VIP channel it is."""
-        last = config.port + broker_count - 1
+        port_count = broker_count * (2 if config.overlay else 1)
+        last = config.port + port_count - 1
         if config.port and last > MAX_PORT:
             raise UsageError(f"{broker_count} stores need ports up to {last}; give a smaller one")
         try:
-            for number in range(broker_count):
+            for number in range(port_count):
                 port = config.port + number if config.port else 0
                 self._sockets.append(self._bound(port))
             if config.port > VIP_DISTANCE:
@@ -63,8 +64,14 @@ class Server:
 
     @property
     def ports(self) -> list[int]:
-        """The port of each broker."""
+        """The port of each broker: those of the stores, then those of their overlays."""
         return [_port(bound) for bound in self._sockets]
+
+    @property
+    def overlay_ports(self) -> list[int]:
+        """The ports of the overlays, in the order of their stores; none without them."""
+        ports = self.ports
+        return ports[len(ports) // 2 :] if self._config.overlay else []
 
     def close(self) -> None:
         """Give the ports up; after ``run`` they are."""
@@ -94,11 +101,7 @@ class Server:
             opened.callback(self.close)
             for store in stores:
                 store.check_not_in_use()
-            brokers, holds = [], Holds()
-            for store, bound in zip(stores, self._sockets, strict=True):
-                broker = Broker(store, self._config.first_position, _port(bound), holds)
-                opened.push_async_callback(broker.close)
-                brokers.append(broker)
+            brokers = self._brokers(stores, opened)
             names, budget = NameServer(brokers, self._config.advertised_host), Budget()
             listeners = []
             for broker in brokers:
@@ -116,6 +119,28 @@ class Server:
                 listener.start(bound, *self._listening_vip(_port(bound)))
             on_ready()
             await _work(brokers, stop, self._rules)
+
+    def _brokers(self, stores: Sequence[ServedStore], opened: AsyncExitStack) -> list[Broker]:
+        """Open a broker for each store, and one for each overlay after them."""
+        first, holds, ports = self._config.first_position, Holds(), self.ports
+        bases, twins = [], []
+        for number, store in enumerate(stores):
+            if not self._config.overlay:
+                bases.append(Broker(store, first, ports[number], holds))
+                opened.push_async_callback(bases[-1].close)
+                continue
+            # it brings the dispatcher along, which takes a while
+            from reput.serving.overlays import open_overlay  # noqa: PLC0415
+
+            port = ports[len(stores) + number]
+            overlay, served = open_overlay(store, self._config.own_host(), port)
+            opened.push_async_callback(asyncio.to_thread, overlay.__exit__)
+            base = Broker(store, first, ports[number], holds, overlay)
+            opened.push_async_callback(base.close)
+            bases.append(base)
+            twins.append(Broker(served, first, port, holds, overlay, base))
+            opened.push_async_callback(twins[-1].close)
+        return bases + twins
 
     def _bound(self, port: int) -> socket.socket:
         try:

@@ -28,6 +28,11 @@ class BrokerIdentity:
     """A plain path component (``store.config.broker_name``)."""
     cluster: str
 
+    @property
+    def overlay_name(self) -> str:
+        """The name by which clients know its overlay."""
+        return f"{self.name}-reput"
+
     @classmethod
     def of(cls, settings: StoreSettings) -> Self:
         """Return the identity that a store's settings state. Raises UsageError for a name that is

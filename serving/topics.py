@@ -14,11 +14,12 @@ from reput.readers.messagestore import MessageStore
 from reput.store.files import TOPICS_FILE
 from reput.store.filetimes import LookTimer, Watched
 from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX
-from reput.store.names import is_topic
+from reput.store.names import is_group, is_topic
 from reput.store.queue.consumequeue import MAX_TOPIC_BYTES
 from reput.store.queue.queuetype import read_topic_table
 
 PERM_READ = 4
+PERM_WRITE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class TopicConfig:
     read_queue_nums: int
     write_queue_nums: int
     perm: int = PERM_READ
-    """PERM_READ, or 0 for a topic that its broker lets nobody read."""
+    """PERM_READ, or 0 for a topic that its broker lets nobody read; in an overlay also
+    PERM_WRITE."""
     is_ordered: bool = False
     filter_type: str = "SINGLE_TAG"
     sys_flag: int = 0
@@ -40,12 +42,20 @@ class Topics:
     """Looks topics up, anew once a second."""
 
     def __init__(
-        self, root: Path, store: MessageStore, known_groups: Callable[[], Set[str]]
+        self,
+        root: Path,
+        store: MessageStore,
+        known_groups: Callable[[], Set[str]],
+        *,
+        is_overlay: bool = False,
     ) -> None:
-        """Each of ``known_groups`` has a retry topic, which may be empty."""
+        """Each of ``known_groups`` has a retry topic, which may be empty. In an overlay every group
+        has one, to which clients may send: they ask for its route before anything is known of
+        them."""
         self._store = store
         self._table = Watched(root / TOPICS_FILE, lambda: read_topic_table(root))
         self._known_groups = known_groups
+        self._is_overlay = is_overlay
         self._declared: Mapping[str, object] = {}
         self._configs: dict[str, TopicConfig | None] = {}
         self._timer = LookTimer()
@@ -73,6 +83,8 @@ class Topics:
             self._declared = self._table.value()
 
     def _make(self, name: str) -> TopicConfig | None:
+        group = name.removeprefix(RETRY_GROUP_TOPIC_PREFIX.decode())
+        is_retry = group != name
         ids = self._store.queue_ids(name)
         count = ids[-1] + 1 if ids else 0
         declared = self._declared.get(name)
@@ -87,10 +99,11 @@ class Topics:
                 _number(declared, "topicSysFlag", 0),
                 declared.get("attributes"),
             )
+        if self._is_overlay and is_retry and is_group(group):
+            return TopicConfig(name, max(count, 1), max(count, 1), PERM_READ | PERM_WRITE)
         if count:
             return TopicConfig(name, count, count)
-        group = name.removeprefix(RETRY_GROUP_TOPIC_PREFIX.decode())
-        if group != name and group in self._known_groups():
+        if is_retry and group in self._known_groups():
             return TopicConfig(name, 1, 1)
         return None
 

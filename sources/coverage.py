@@ -11,6 +11,7 @@ from pathlib import Path
 
 from reput.sources.queueoffsets import LossCheck, Queues
 from reput.sources.selection import QueueSelection
+from reput.store.brokerlock import broker_pid
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.files import STATE_DIRECTORY
@@ -18,7 +19,6 @@ from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail
 from reput.store.log.places import AsOf
 from reput.store.log.record import Record
-from reput.store.state.brokerlock import broker_pid
 from reput.store.state.coverage import read_coverage
 from reput.store.state.watermark import read_watermark
 

@@ -16,7 +16,9 @@ ReputError
     ├── IndexFileError     an index file contradicts its settings
     ├── MessageBodyError   a message's body cannot be inflated or split
     ├── NotFoundError      the requested message or queue does not exist
+    ├── RefusedMessageError  a message is not written, as RocketMQ would not write it
     ├── OwnershipError     another process writes here
+    ├── BusyError          more waits to be written than is kept in memory
     └── OutputError        the output cannot be written
         ├── NoSpaceError   the disk is full: nothing advanced, a retry may succeed
         └── SyncError      fsync failed: pages may be lost, this run must end
@@ -159,8 +161,25 @@ class NotFoundError(StoreError):
     """The requested message or queue does not exist."""
 
 
+class RefusedMessageError(StoreError):
+    """A message is not written: RocketMQ would refuse it, too."""
+
+    details = ("code",)
+
+    def __init__(self, code: int, line: str) -> None:
+        """``code`` is that of RocketMQ's answer (``ResponseCode``)."""
+        self.code = code
+        super().__init__(line)
+
+
 class OwnershipError(StoreError):
     """Another process owns the output."""
+
+
+class BusyError(StoreError):
+    """More waits to be written than is kept in memory; nothing of the call is."""
+
+    retriable = True
 
 
 class OutputError(StoreError):

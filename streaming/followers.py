@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.streaming.datasource import ReadMaxBytes
 
 from reput.checkpoints.followers import (
     FollowerState,
@@ -26,7 +25,6 @@ from reput.checkpoints.followers import (
     write_follower_state,
 )
 from reput.sources.livesettings import LiveSettings
-from reput.sources.offsets import limited_end
 from reput.store import fsops
 from reput.store.config import StoreSettings
 from reput.store.errors import NoSpaceError, OutputError, StoreError
@@ -230,6 +228,11 @@ class _FollowerThread(threading.Thread):
             )  # fmt: skip
 
     def _write(self, start: int, end: int) -> int:
+        # a run without followers may be one without Spark
+        from pyspark.sql.streaming.datasource import ReadMaxBytes  # noqa: PLC0415
+
+        from reput.sources.offsets import limited_end  # noqa: PLC0415
+
         self._log.refresh()
         end = limited_end(self._log, start, end, ReadMaxBytes(BYTES_PER_WRITE))
         tally = _Tally()

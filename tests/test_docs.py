@@ -102,7 +102,9 @@ def _anchors(document: Path) -> set[str]:
 
 
 def _tracked() -> list[Path]:
-    folders = "bench deploy docs reput tests checkpoints filters readers serving sinks sources"
+    folders = (
+        "bench deploy docs reput tests checkpoints filters overlay readers serving sinks sources"
+    )
     found = [ROOT / "pyproject.toml", *ROOT.glob("*.md"), *ROOT.glob("*.py")]
     for folder in (*folders.split(), "store", "streaming", "upkeep", "workload"):
         found += [path for path in (ROOT / folder).rglob("*") if path.is_file()]

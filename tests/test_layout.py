@@ -43,8 +43,8 @@ CHANGING_METHODS = {
     "hardlink_to",
 }  # fmt: skip
 WRITERS = {
-    "store", "filters", "sinks", "readers", "serving", "checkpoints", "streaming", "workload",
-    "upkeep",
+    "store", "filters", "sinks", "readers", "serving", "checkpoints", "overlay", "streaming",
+    "workload", "upkeep",
 }  # fmt: skip
 """Packages in which only ``store/fsops.py`` changes files (ARCHITECTURE.md)."""
 EXEMPT = {
@@ -271,7 +271,7 @@ def test_store_sinks_readers_checkpoints_and_the_commit_need_no_spark() -> None:
     """Every module of them is imported where pyspark, its parts and the extras are missing."""
     names = [
         name
-        for package in ("store", "filters", "sinks", "readers", "serving", "checkpoints")
+        for package in ("store", "filters", "sinks", "readers", "serving", "checkpoints", "overlay")
         for name in module_names(package)
     ]
     names.append("reput.streaming.commit")

@@ -18,6 +18,7 @@ ROOMS = {
     "checkpoints": (),
     "cli": (),
     "filters": (),
+    "overlay": (),
     "readers": (),
     "serving": ("acl",),
     "sinks": ("index", "delta", "kafka"),

@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PRODUCT = (
-    "store", "filters", "sources", "sinks", "readers", "serving", "checkpoints", "streaming",
-    "upkeep", "workload", "cli", "src",
+    "store", "filters", "sources", "sinks", "readers", "serving", "checkpoints", "overlay",
+    "streaming", "upkeep", "workload", "cli", "src",
 )  # fmt: skip
 MODULE_LINES = 500
 FUNCTION_LINES = 70

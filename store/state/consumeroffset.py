@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from reput.store import configjson, fsops
+from reput.store.brokerlock import broker_pid
 from reput.store.errors import OwnershipError, StoreError
 from reput.store.filelocks import HeldLock, lock
 from reput.store.files import (
@@ -37,7 +38,6 @@ from reput.store.files import (
     OFFSET_JOURNALS,
     TURN_LOCK_FILE,
 )
-from reput.store.state.brokerlock import broker_pid
 from reput.store.state.offsetjournal import Journal, JournalLines, applying_to, read_journal
 
 MAX_JOURNAL_BYTES = 1 << 20

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from reput.store.brokerlock import broker_pid
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.files import ABORT_FILE
@@ -34,7 +35,6 @@ from reput.store.log.record import Record
 from reput.store.queue.consumequeue import PRE_BLANK_SIZE, QueueKey, topic_directory
 from reput.store.queue.kinds import kind_of, list_all_queues
 from reput.store.queue.view import BatchConsumeQueueView, QueueView, open_view
-from reput.store.state.brokerlock import broker_pid
 
 LOOKED_AT = 256 << 10
 """Bytes of the log before the queues' reach that are compared: some hundredths of a second."""

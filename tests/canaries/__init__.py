@@ -17,7 +17,7 @@ LISTS = Path(__file__).parent
 _POWER_CUTS = "crash/test_power_loss.py::test_a_power_cut_changes_nothing[second_run-0.02-60]"
 MUTATED: Mapping[str, Sequence[str]] = {
     "store/fsops": ("store/test_fsops.py", "checkpoints/test_swap.py"),
-    "store/state/brokerlock": ("store/state/test_brokerlock.py",),
+    "store/brokerlock": ("store/test_brokerlock.py",),
     "store/state/built": ("streaming/test_built.py", "upkeep/verify/test_run.py"),
     "store/state/consumeroffset": ("store/state/test_consumeroffset.py",),
     "store/state/coverage": ("store/state/test_coverage.py",),

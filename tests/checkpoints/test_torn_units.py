@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from reput.store.log.cursor import LogTail
+from reput.streaming.sparkless import running
 from tests.support.golden import tree
 from tests.support.queue_units import queue_units
-from tests.support.sparkless import dispatch, running
+from tests.support.sparkless import dispatch
 from tests.support.wire import UNIT, file_name
 from tests.upkeep.test_checkpoints import DAMAGED, Place
 

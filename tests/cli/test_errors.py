@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from reput.checkpoints.ownership import Ownership
-from reput.store.state.brokerlock import BrokerLock
+from reput.store.brokerlock import BrokerLock
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import REPUT, ROOT, Call, reput
 from tests.support.derived_output import DerivedOutput

@@ -23,8 +23,8 @@ from reput.streaming.config import DispatcherConfig
 from tests.support.cli import ROOT, Call
 
 BELOW = (
-    "store", "filters", "sources", "sinks", "readers", "serving", "checkpoints", "streaming",
-    "upkeep", "workload",
+    "store", "filters", "sources", "sinks", "readers", "serving", "checkpoints", "overlay",
+    "streaming", "upkeep", "workload",
 )  # fmt: skip
 ROWS = {"Flag", "flagged", "Option", "Series"}
 """Calls that declare what users of the command line read."""

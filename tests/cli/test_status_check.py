@@ -17,6 +17,7 @@ import pytest
 from reput.cli.topview import faults
 from reput.store.config import read_store_settings
 from reput.streaming.config import DispatcherConfig
+from reput.streaming.sparkless import running
 from reput.upkeep.watch.outputs import OutputWatch
 from tests.cli.test_errors import assert_one_line
 from tests.support.broker_store import BrokerStore, four_queues
@@ -24,7 +25,6 @@ from tests.support.cli import Call, json_object
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import difference
 from tests.support.processes import wait_status_of
-from tests.support.sparkless import running
 
 MEASURE = re.compile(r"'([^']*)'=([0-9.]+)(s|B|);([0-9.]*);([0-9.]*);0")
 

@@ -155,8 +155,8 @@ def test_case_25_servers_listen_to_this_machine_alone() -> None:
 
 
 PRODUCT = (
-    "store", "filters", "sources", "sinks", "readers", "serving", "checkpoints", "streaming",
-    "upkeep", "workload", "reput",
+    "store", "filters", "sources", "sinks", "readers", "serving", "checkpoints", "overlay",
+    "streaming", "upkeep", "workload", "reput",
 )  # fmt: skip
 EXECUTING = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve"}
 

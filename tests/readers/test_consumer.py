@@ -21,10 +21,10 @@ from reput.readers.consumer import ConsumedMessage, ConsumeFromWhere, Consumer
 from reput.readers.messagefilter import MessageFilter
 from reput.readers.messagestore import MessageStore
 from reput.readers.offsetreset import change_offsets, reset_to_earliest, skip
+from reput.store.brokerlock import BrokerLock
 from reput.store.errors import OwnershipError, UsageError
 from reput.store.files import LEDGER_FILE, SERVE_DIRECTORY
 from reput.store.log.record import Record
-from reput.store.state.brokerlock import BrokerLock
 from reput.store.state.consumeroffset import ConsumerOffsetFile, TopicGroup, read_committed
 from reput.store.state.groupmembers import lock_group_alone
 from tests.support.golden import destroy, log_records, tree, unpack_golden

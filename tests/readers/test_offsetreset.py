@@ -20,8 +20,8 @@ from reput.readers.offsetreset import (
     reset_to_time,
     skip,
 )
+from reput.store.brokerlock import BrokerLock
 from reput.store.errors import NotFoundError, OwnershipError, UsageError
-from reput.store.state.brokerlock import BrokerLock
 from reput.store.state.consumeroffset import Offsets, TopicGroup, read_committed
 from tests.readers.test_grouplag import write_offsets
 from tests.support.golden import tree

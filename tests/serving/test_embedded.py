@@ -15,8 +15,8 @@ from reput.serving.config import ServerConfig
 from reput.serving.embedded import EmbeddedServer
 from reput.serving.stores import BrokerIdentity
 from reput.store import fsops
+from reput.store.brokerlock import BrokerLock
 from reput.store.config import StoreSettings, read_store_settings
-from reput.store.state.brokerlock import BrokerLock
 from reput.store.state.built import settings_of
 from reput.store.state.consumeroffset import ConsumerOffsetFile
 from reput.store.state.watermark import read_watermark
@@ -128,7 +128,7 @@ def test_the_dispatchers_lock_is_kept(tmp_path: Path) -> None:
     store = unpack_golden("plain", tmp_path)
     served = Served(read_store_settings(store), store)
     program = (
-        "from pathlib import Path; from reput.store.state.brokerlock import broker_pid\n"
+        "from pathlib import Path; from reput.store.brokerlock import broker_pid\n"
         f"print(broker_pid(Path({str(store)!r})) is not None)"
     )
     with BrokerLock(store), served.server:

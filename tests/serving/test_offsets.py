@@ -18,9 +18,9 @@ import pytest
 from reput.serving import offsets, offsetwriter
 from reput.serving.config import FirstPosition
 from reput.store import configjson
+from reput.store.brokerlock import BrokerLock
 from reput.store.errors import NoSpaceError, OwnershipError, StoreError, SyncError
 from reput.store.files import CONSUMER_OFFSET_FILE
-from reput.store.state.brokerlock import BrokerLock
 from reput.store.state.consumeroffset import ConsumerOffsetFile, Offsets, TopicGroup, read_committed
 from tests.interop.clients import serving
 from tests.readers.stores import QUEUE_FILE_SIZE, SmallStore
@@ -235,7 +235,7 @@ def test_a_file_that_is_none_stops_the_start(store: Path) -> None:
             pass
     program = (
         "import sys; from pathlib import Path\n"
-        "from reput.store.state.brokerlock import BrokerLock\n"
+        "from reput.store.brokerlock import BrokerLock\n"
         f"with BrokerLock(Path({str(store)!r})): print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

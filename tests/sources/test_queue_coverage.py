@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from reput.store.brokerlock import BrokerLock
 from reput.store.errors import CommitLogDataLossError
-from reput.store.state.brokerlock import BrokerLock
 from tests.sources.test_queue_contract import stream_reader
 from tests.sources.test_queue_rows import batch_reader, rows_of
 from tests.support.broker_store import BrokerStore, four_queues

@@ -23,13 +23,13 @@ from reput.store.runs.packedschema import PACKED_SCHEMA
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.foreachbatch import BatchFunction
 from reput.streaming.progress import Progress
+from reput.streaming.sparkless import running
 from tests.support.cli import ROOT, Call
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import log_records, tree
 from tests.support.grown_log import GrownLog
 from tests.support.operations import before_operations
 from tests.support.processes import holder
-from tests.support.sparkless import running
 from tests.upkeep.test_doctor import built, rebuild_killed
 
 pytestmark = pytest.mark.usefixtures("spark")

@@ -21,13 +21,14 @@ from reput.store.state.built import topic_begins
 from reput.store.state.ledger import RepeatedQueue
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.progress import Progress
+from reput.streaming.sparkless import running
 from reput.upkeep.rebuild import rebuild
 from reput.upkeep.watch.status import read_status
 from tests.support.configs import configured
 from tests.support.derived_output import DerivedOutput
 from tests.support.faults import Faults
 from tests.support.golden import tree
-from tests.support.sparkless import dispatch, running
+from tests.support.sparkless import dispatch
 from tests.support.wire import PlainLog, file_name
 
 LOG_FILE_SIZE, QUEUE_FILE_SIZE = 1 << 12, 200

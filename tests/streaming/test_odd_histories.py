@@ -9,8 +9,8 @@ import pytest
 
 from reput.store.files import WATERMARK_FILE
 from reput.streaming.config import DispatcherConfig
+from reput.streaming.sparkless import running
 from tests.support.small_store import SmallStore
-from tests.support.sparkless import running
 from tests.support.wire import PlainLog
 
 FILE_SIZE = 2048

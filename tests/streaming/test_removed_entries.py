@@ -27,6 +27,7 @@ from reput.store.state.watermark import read_watermark
 from reput.streaming.commit import OnWatermark
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.progress import Progress
+from reput.streaming.sparkless import running
 from reput.upkeep import checkpoints as positions
 from reput.upkeep.compare import DIRECTORY_KINDS
 from reput.upkeep.expiry import expire
@@ -34,7 +35,7 @@ from tests.streaming.test_cut_log import Place
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import tree
 from tests.support.seeds import seed
-from tests.support.sparkless import dispatch, running
+from tests.support.sparkless import dispatch
 from tests.support.tables import plain_columns, plain_rows
 from tests.support.wire import PlainLog
 

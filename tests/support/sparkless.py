@@ -1,27 +1,20 @@
-"""``run_dispatcher`` without Spark: the product's own start and commits, and between them the files
-of Spark's checkpoint, which Spark does not sync (``checkpoints.spark_checkpoint``)."""
+"""Whole runs without Spark, and between their commits the files of Spark's checkpoint, which Spark
+does not sync (``checkpoints.spark_checkpoint``)."""
 
 from __future__ import annotations
 
 import json
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
 
-from reput.checkpoints.ownership import Ownership
-from reput.checkpoints.swap import finish_swap
 from reput.store import fsops
-from reput.store.config import StoreSettings
-from reput.store.errors import StoreError
-from reput.store.log.commitlog import CommitLog
-from reput.store.runs.dispatch import BatchSettings, DispatchBatch
-from reput.store.state.built import settings_of
+from reput.store.runs.dispatch import DispatchBatch
 from reput.store.state.logoffset import offset_json
-from reput.streaming.commit import Committer, OnWatermark
+from reput.streaming.commit import OnWatermark
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.followers import Followers
-from reput.streaming.startup import Start, plan_start, take_over
+from reput.streaming.sparkless import running
+from reput.streaming.startup import Start
 
 
 class SparkFiles:
@@ -63,61 +56,6 @@ class SparkFiles:
         finally:
             if fd >= 0:
                 os.close(fd)
-
-
-class Running:
-    """A run that has taken its output over; batches are scanned and committed on demand."""
-
-    def __init__(
-        self, log: CommitLog, start: Start, committer: Committer, settings: StoreSettings
-    ) -> None:
-        self.log = log
-        self.start = start
-        self.committer = committer
-        self.position = start.plan.start
-        batch_topics = start.indexes.batch_topics
-        self._live = BatchSettings(batch_topics, settings.message_delay_levels_ms)
-
-    def scan(self, end: int) -> DispatchBatch:
-        """The batch from the position up to ``end``. Raises StoreError as ``foreachbatch``."""
-        batch = self.start.indexes.scan(self.log, self.position, end, self._live)
-        if batch is None:
-            raise StoreError(f"the log between {self.position} and {end} changed")
-        return batch
-
-    def commit(self, batch: DispatchBatch) -> None:
-        """Make a batch durable; the next one follows it."""
-        self.committer.commit(batch)
-        self.committer.publish(batch)
-        self.position = batch.end
-
-
-@contextmanager
-def running(
-    config: DispatcherConfig,
-    *,
-    on_watermark: OnWatermark = lambda *_: None,
-    open_followers: type[Followers] = Followers,
-) -> Iterator[Running]:
-    """Start as ``run_dispatcher`` does; within the block, batches; at its end the run ends."""
-    settings, log = config.open_store()
-    with closing(log):
-        finish_swap(config.output)
-        settings = settings_of(config.output, settings, config.flags)
-        with Ownership(config.output), ExitStack() as opened:
-            replay = log.min_offset if config.replay_from == "earliest" else config.replay_from
-            start = plan_start(config, settings, log, None if replay is None else int(replay))
-            plan, indexes = start.plan, start.indexes
-            followers = open_followers(config, settings, plan.watermark.store_id)
-            opened.callback(followers.close)
-            committer = Committer(config, indexes, log, followers, on_watermark)
-            opened.callback(committer.close)
-            take_over(config, start, committer, followers)
-            on_watermark(settings, None)
-            yield Running(log, start, committer, settings)
-            committer.tend()
-            committer.end()
-            followers.catch_up(threading.Event())
 
 
 def dispatch(

@@ -31,6 +31,7 @@ from reput.store.log.record import Record
 from reput.store.state.watermark import read_watermark
 from reput.streaming import commit
 from reput.streaming.config import DispatcherConfig
+from reput.streaming.sparkless import Running, running
 from tests.support.file_damage import damage_file
 from tests.support.golden import tree
 from tests.support.plain_walk import PlainWalk
@@ -38,7 +39,7 @@ from tests.support.power_cuts import Disk, mount
 from tests.support.queue_units import queue_units
 from tests.support.recorder import Recorder, Tree
 from tests.support.small_store import expected_of, of_messages
-from tests.support.sparkless import Running, SparkFiles, running
+from tests.support.sparkless import SparkFiles
 from tests.support.wire import PlainLog
 from tests.torture.cases import Case, Kind
 from tests.torture.logmachine import SEEDS, LogRules, polled, run_machine

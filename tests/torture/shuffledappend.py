@@ -20,8 +20,8 @@ from pathlib import Path
 from reput.store.log import cursor
 from reput.store.log.cursor import LogTail
 from reput.streaming.config import DispatcherConfig
+from reput.streaming.sparkless import running
 from tests.support.small_store import SmallStore
-from tests.support.sparkless import running
 from tests.support.wire import PlainLog, file_name
 from tests.torture.cases import Case, Kind
 

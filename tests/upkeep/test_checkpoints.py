@@ -26,6 +26,7 @@ from reput.store.log.cursor import LogTail
 from reput.store.state.storecheckpoint import StoreCheckpoint
 from reput.store.state.watermark import read_watermark
 from reput.streaming.config import DispatcherConfig
+from reput.streaming.sparkless import running
 from reput.upkeep.checkpoints import Rewound, check, prune, read_batch, read_positions, rewind
 from tests.crash.workloads import Remote
 from tests.support.crash_images import Outcome, outcome
@@ -34,7 +35,7 @@ from tests.support.golden import tree
 from tests.support.grown_log import SETTINGS, GrownLog
 from tests.support.outputs import QueueLog
 from tests.support.processes import is_killed_at
-from tests.support.sparkless import dispatch, running
+from tests.support.sparkless import dispatch
 from tests.support.wire import UNIT, file_name
 
 MESSAGES, DAMAGED = 40, 17

@@ -16,10 +16,10 @@ import pytest
 
 from reput.checkpoints.ownership import Ownership
 from reput.store import fsops
+from reput.store.brokerlock import BrokerLock
 from reput.store.config import read_store_settings
 from reput.store.errors import NoSpaceError, OutputError, OwnershipError, StoreError, UsageError
 from reput.store.log.record import Record
-from reput.store.state.brokerlock import BrokerLock
 from reput.store.state.built import settings_of
 from reput.store.state.storecheckpoint import StoreCheckpoint
 from reput.store.state.watermark import read_watermark

@@ -17,12 +17,12 @@ from reput.store.log.record import Record
 from reput.store.queue.batchconsumequeue import BATCH_UNIT_DTYPE
 from reput.store.queue.consumequeue import PRE_BLANK_SIZE, UNIT_DTYPE
 from reput.streaming.config import DispatcherConfig
+from reput.streaming.sparkless import running
 from reput.upkeep import shadow as module
 from reput.upkeep.compare import PairReader
 from reput.upkeep.shadow import Shadow, ShadowResult
 from reput.workload.appender import Appender
 from tests.support import wire
-from tests.support.sparkless import running
 
 Golden = Callable[[str], Path]
 UNIT_SIZES = {"consumequeue": UNIT_DTYPE.itemsize, "batchconsumequeue": BATCH_UNIT_DTYPE.itemsize}

@@ -18,6 +18,7 @@ from typing import Self, TypeVar
 from reput.checkpoints.agreement import what_differs
 from reput.checkpoints.history import Batch, History, read_history
 from reput.checkpoints.ownership import unstopped_run
+from reput.store.brokerlock import broker_pid
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import ReputError, StoreError, error_text
@@ -26,7 +27,6 @@ from reput.store.log.cursor import LogTail
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.kinds import QueueKind, list_all_queues
 from reput.store.queue.view import QueueView, open_view
-from reput.store.state.brokerlock import broker_pid
 from reput.store.state.ledger import LedgerCount, LedgerCounter
 from reput.store.state.output import watermark_of_output
 from reput.store.state.watermark import Watermark, WatermarkReader

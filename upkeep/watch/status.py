@@ -14,6 +14,7 @@ from pathlib import Path
 from reput.checkpoints.agreement import what_differs
 from reput.checkpoints.followers import FollowerState, read_follower_states
 from reput.checkpoints.ownership import unstopped_run
+from reput.store.brokerlock import broker_pid
 from reput.store.config import StoreSettings
 from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
@@ -22,7 +23,6 @@ from reput.store.log.record import Record
 from reput.store.queue.kinds import list_all_queues
 from reput.store.queue.topics import check_topics
 from reput.store.queue.view import QueueView, open_view
-from reput.store.state.brokerlock import broker_pid
 from reput.store.state.coverage import Coverage, holds_more, read_coverage
 from reput.store.state.ledger import (
     QUEUE_OFFSET_GAP,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from reput.store.brokerlock import BrokerLock
 from reput.store.config import read_store_settings
 from reput.store.log.cursor import LogTail
 from reput.store.state import coverage
-from reput.store.state.brokerlock import BrokerLock
 from reput.store.state.coverage import Coverage, Messages, read_coverage
 from tests.support import wire
 from tests.support.broker_store import BrokerStore, four_queues

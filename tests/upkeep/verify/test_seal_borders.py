@@ -15,11 +15,11 @@ from reput.store.config import OnQueueGap, read_store_settings
 from reput.store.log.cursor import LogTail
 from reput.store.runs.dispatch import DispatchBatch
 from reput.streaming.config import DispatcherConfig
+from reput.streaming.sparkless import Running, running
 from reput.upkeep.expiry import expire
 from tests.support.grown_log import FILE_SIZE
 from tests.support.index_model import read_content
 from tests.support.sealed import BorderStore
-from tests.support.sparkless import Running, running
 
 INDEX_NUM = 20
 

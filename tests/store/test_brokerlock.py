@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from reput.store import fsops
+from reput.store.brokerlock import BrokerLock, broker_pid
 from reput.store.errors import NoSpaceError, OutputError, OwnershipError
-from reput.store.state.brokerlock import BrokerLock, broker_pid
 from tests.support.jdk import java_command
 from tests.support.processes import holder, open_files, wait_status_of
 
@@ -173,3 +173,21 @@ def test_a_file_system_without_locks_is_an_output_error(
     with pytest.raises(OutputError, match=f"lock {tmp_path}/lock: No locks available"):
         enter(BrokerLock(tmp_path))
     assert open_files(tmp_path) == 0
+
+
+def test_one_process_shares_its_lock(tmp_path: Path) -> None:
+    """An appender and the dispatcher of its store: the lock lasts as long as one of them, and the
+    question who else holds it does not let it go."""
+
+    def is_ours() -> None:
+        assert broker_pid(tmp_path) == os.getppid()
+
+    with BrokerLock(tmp_path):
+        with BrokerLock(tmp_path):
+            assert broker_pid(tmp_path) is None
+            assert wait_status_of(is_ours) == 0
+        assert broker_pid(tmp_path) is None
+        assert wait_status_of(is_ours) == 0
+        assert open_files(tmp_path) == 1
+    assert open_files(tmp_path) == 0
+    assert wait_status_of(lambda: enter(BrokerLock(tmp_path))) == 0

@@ -1,0 +1,114 @@
+"""Delivers what waits, when it is due: all that is due together, in one commit.
+
+A delivery is one append, which names the waiting record as its source, so that nothing is delivered
+twice, whenever the process ends. A record that cannot be read or delivered is passed over with a
+line, as a broker passes it over; it stays where it is. Source of the rules: ``overlay.waiting``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from reput.overlay.copies import level_delivered, timer_delivered
+from reput.overlay.groupcommit import GroupCommit
+from reput.overlay.release import Writer
+from reput.overlay.sources import Source
+from reput.overlay.waiting import WaitingRecords
+from reput.store.errors import BusyError, RefusedMessageError, StoreError
+from reput.store.log.record import SCHEDULE_TOPIC, Record
+
+AT_ONCE = 2000
+"""Deliveries of one commit: the first of many that are due together are not kept waiting for the
+last."""
+RETRY_SECONDS = 0.1
+"""Time after which a delivery that could not be written is tried again."""
+MAX_PAUSE_SECONDS = 1.0
+"""The clock is looked at that often, since it may be set."""
+
+logger = logging.getLogger("reput")
+
+
+class Deliveries:
+    """Delivers in a thread of its own, while in a ``with`` block."""
+
+    def __init__(
+        self,
+        waiting: WaitingRecords,
+        lock: threading.Condition,
+        commits: GroupCommit,
+        read: Callable[[Source], Record | None],
+        writer: Writer,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """``lock`` guards ``waiting``, and is notified when that changes; ``read`` returns the
+        record at a place, None where it cannot be read."""
+        self._waiting = waiting
+        self._lock = lock
+        self._commits = commits
+        self._read = read
+        self._writer = writer
+        self._now_ms = now_ms
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="reput-deliveries", daemon=True)
+
+    def __enter__(self) -> Deliveries:
+        """Begin to deliver."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        with self._lock:
+            self._is_closed = True
+            self._lock.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (places := self._next_due()) is not None:
+            records = [made for place in places if (made := self._delivered(place)) is not None]
+            if not records:
+                continue
+            try:
+                self._commits.submit(records).result()
+            except StoreError as error:
+                if self._commits.failure is not None:
+                    return  # the next start delivers them
+                level = logging.DEBUG if isinstance(error, BusyError) else logging.WARNING
+                logger.log(level, "%d deliveries wait: %s", len(records), error)
+                with self._lock:
+                    self._lock.wait_for(lambda: self._is_closed, RETRY_SECONDS)
+
+    def _next_due(self) -> Sequence[Source] | None:
+        """Wait until something is due, and return the places; None at the end."""
+        with self._lock:
+            while not self._is_closed:
+                now = self._now_ms()
+                due = self._waiting.due(now)
+                if due:
+                    return due[:AT_ONCE]
+                next_due = self._waiting.next_due()
+                pause = MAX_PAUSE_SECONDS
+                if next_due is not None:
+                    pause = min(max(next_due - now, 0) / 1000, pause)
+                self._lock.wait(pause)
+        return None
+
+    def _delivered(self, place: Source) -> Record | None:
+        """The delivery of a waiting record; None where there is none to be made."""
+        waiting = self._read(place)
+        try:
+            if waiting is None:
+                raise RefusedMessageError(0, f"the record at {place} cannot be read")
+            if waiting.topic == SCHEDULE_TOPIC:
+                return level_delivered(waiting, self._writer, source=place.field)
+            enqueued = waiting.store_timestamp // 1000 * 1000
+            return timer_delivered(
+                waiting, self._writer,
+                enqueued_ms=enqueued, now_ms=self._now_ms(), source=place.field,
+            )  # fmt: skip
+        except RefusedMessageError as error:
+            logger.error("not delivered: %s", error)
+            with self._lock:
+                self._waiting.give_up(place)
+            return None

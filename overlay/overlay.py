@@ -1,0 +1,144 @@
+"""The overlay of a base: the store below an output that keeps what consuming writes.
+
+The base stays as it is. The overlay is an ordinary store, and is served as a broker of its own.
+What waits in it, and which copies were sent back already, is read from its log at the start.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+
+from reput.overlay.copies import SendBack, sent_back
+from reput.overlay.deliveries import Deliveries
+from reput.overlay.groupcommit import GroupCommit
+from reput.overlay.pipeline import Pipeline, write_settings
+from reput.overlay.release import Writer
+from reput.overlay.sends import Send, Target, sent
+from reput.overlay.sources import Source
+from reput.overlay.waiting import FailedCopy, WaitingRecords
+from reput.store.config import StoreSettings, read_store_settings
+from reput.store.files import OVERLAY_DIRECTORY
+from reput.store.log.appender import LogAppender
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import records
+from reput.store.log.record import Record
+from reput.streaming.commit import OnWatermark
+
+FILE_SIZE = 64 << 20
+"""mappedFileSizeCommitLog of an overlay, in bytes."""
+
+
+def overlay_root(output: Path) -> Path:
+    """The root of an output's overlay."""
+    return output / OVERLAY_DIRECTORY
+
+
+class Overlay:
+    """One overlay, open while in a ``with`` block; any thread may call it."""
+
+    def __init__(
+        self,
+        base: StoreSettings,
+        output: Path,
+        writer: Writer,
+        on_watermark: OnWatermark = lambda *_: None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """``on_watermark`` is called in another thread whenever the overlay's queues have grown."""
+        self.root = overlay_root(output)
+        self._base = base
+        self._writer = writer
+        self._now_ms = now_ms
+        self._on_watermark = on_watermark
+        self._opened = ExitStack()
+        self._lock = threading.Condition()
+        self._waiting = WaitingRecords(base.message_delay_levels_ms)
+        self._in_flight: dict[FailedCopy, Future[list[Record]]] = {}
+        """Copies whose successors are being written."""
+        self._log: CommitLog
+        self._commits: GroupCommit
+        self._pipeline: Pipeline
+
+    def __enter__(self) -> Overlay:
+        """Open the overlay, made if it is missing. Raises OwnershipError where another process
+        writes it, UsageError, StoreError."""
+        with ExitStack() as opened:
+            write_settings(self.root, self._base, FILE_SIZE)
+            appender = opened.enter_context(LogAppender(self.root, file_size=FILE_SIZE))
+            self._log = self.settings.open_log()
+            opened.callback(self._log.close)
+            for record in records(self._log, self._log.min_offset, appender.end_offset):
+                if isinstance(record, Record):
+                    self._waiting.note(record)
+            self._pipeline = opened.enter_context(Pipeline(self.root, self._on_watermark))
+            self._commits = opened.enter_context(GroupCommit(appender, self._committed))
+            self._pipeline.advance(self._commits.durable_end)
+            opened.enter_context(
+                Deliveries(
+                    self._waiting, self._lock, self._commits, self._read, self._writer,
+                    self._now_ms,
+                )
+            )  # fmt: skip
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._opened.close()
+
+    @property
+    def settings(self) -> StoreSettings:
+        """The overlay's settings as a store."""
+        return read_store_settings(self.root)
+
+    def send_back(
+        self, copy: Record, asked: SendBack, *, is_of_base: bool
+    ) -> Future[list[Record]] | None:
+        """Write what a group gets for a copy that it could not consume; None where that waits
+        already, or is a dead letter.
+
+        The future ends when it is durable. Raises RefusedMessageError, BusyError, StoreError.
+        """
+        source = Source(is_of_base, copy.physical_offset)
+        failed = FailedCopy(asked.group, source)
+        with self._lock:
+            if self._waiting.has_ended(failed):
+                return None
+            if (in_flight := self._in_flight.get(failed)) is not None:
+                return in_flight
+            record = sent_back(
+                copy, asked, self._writer, source=source.field, now_ms=self._now_ms()
+            )
+            future = self._commits.submit(record)
+            self._in_flight[failed] = future
+        future.add_done_callback(lambda _: self._landed(failed))
+        return future
+
+    def send(self, message: Send, target: Target, unique_key: bytes) -> Future[list[Record]]:
+        """Write a message that a client sends; the future ends when it is durable. Raises
+        RefusedMessageError, BusyError, StoreError."""
+        now_ms = self._now_ms()
+        record = sent(message, target, self._writer, unique_key=unique_key, now_ms=now_ms)
+        return self._commits.submit(record)
+
+    def _landed(self, failed: FailedCopy) -> None:
+        with self._lock:
+            self._in_flight.pop(failed, None)
+
+    def _committed(self, durable_end: int, stored: Sequence[Record]) -> None:
+        with self._lock:
+            for record in stored:
+                self._waiting.note(record)
+            self._lock.notify_all()
+        self._pipeline.advance(durable_end)
+
+    def _read(self, place: Source) -> Record | None:
+        found = self._log.record_starting_at(place.physical_offset)
+        if not isinstance(found, Record):
+            self._log.refresh()
+            found = self._log.record_starting_at(place.physical_offset)
+        return found if isinstance(found, Record) else None

@@ -1,0 +1,162 @@
+"""The records that wait in an overlay's log, until when, and what each was made from.
+
+There is no other note of it. A record that was made from another names it as its source
+(``overlay.sources``), so that one append is both the effect and the note of it: what waited is
+delivered as soon as a record names it. The records of the log, given to ``note`` in their order,
+make the same state after a kill as before it.
+
+Source of the rules: RocketMQ 5.3.3 ``ScheduleMessageService`` (the head of a level keeps the rest
+of the level waiting; a record that is due later than its level allows is due now, since the clock
+was set back), ``TimerMessageStore`` (formats.md §11).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from reput.overlay import properties as names
+from reput.overlay.copies import DLQ_TOPIC_PREFIX
+from reput.overlay.drafts import TIMER_PRECISION_MS, TIMER_TOPIC
+from reput.overlay.sources import Source, source_of
+from reput.store.log import java
+from reput.store.log.properties import UNIQ_KEY
+from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, Record
+
+
+class FailedCopy(NamedTuple):
+    """A copy of a message that a group could not consume."""
+
+    group: bytes
+    source: Source
+
+
+class _Waiting(NamedTuple):
+    due: int
+    """ms since the epoch."""
+    place: Source
+
+
+class _RecallKey(NamedTuple):
+    """How a recall names a timer message."""
+
+    unique_key: bytes
+    time: int
+    """TIMER_OUT_MS."""
+
+
+class WaitingRecords:
+    """The records of an overlay that nobody has delivered yet; not thread-safe."""
+
+    def __init__(self, delay_levels_ms: tuple[int, ...]) -> None:
+        """``delay_levels_ms`` are the delays of the levels from 1 on."""
+        self._delays = delay_levels_ms
+        self._levels: dict[int, deque[_Waiting]] = {}
+        """By level, in the order of its queue."""
+        self._timers: list[_Waiting] = []
+        """A heap of those that are not due yet."""
+        self._due_timers: dict[Source, None] = {}
+        self._recallable: dict[_RecallKey, Source] = {}
+        """Timer messages that wait."""
+        self._undelivered: dict[Source, FailedCopy | None] = {}
+        """By place: the copy that each record was made from, if a group sent it back."""
+        self._ended: set[FailedCopy] = set()
+        """Copies that wait or are dead letters: sending one of them back once more has no
+        effect."""
+
+    def __len__(self) -> int:
+        return len(self._undelivered)
+
+    def has_ended(self, copy: FailedCopy) -> bool:
+        """Whether a successor of this copy waits, or is a dead letter."""
+        return copy in self._ended
+
+    def note(self, record: Record) -> None:
+        """Take the next record of the overlay's log in."""
+        source = source_of(record)
+        if record.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+            place = Source(is_base=False, physical_offset=record.physical_offset)
+            self._wait(place, record, _failed_copy(record, source))
+            return
+        if source is None:
+            return
+        if source in self._undelivered:
+            self._recallable.pop(_recall_key(record), None)
+            copy = self._undelivered.pop(source)
+            if copy is not None:
+                self._ended.discard(copy)
+        elif record.topic.startswith(DLQ_TOPIC_PREFIX):
+            self._ended.add(FailedCopy(record.topic.removeprefix(DLQ_TOPIC_PREFIX), source))
+
+    def give_up(self, place: Source) -> None:
+        """Forget a record that cannot be delivered, until the next start."""
+        self._undelivered.pop(place, None)
+
+    def _wait(self, place: Source, record: Record, copy: FailedCopy | None) -> None:
+        self._undelivered[place] = copy
+        if copy is not None:
+            self._ended.add(copy)
+        if record.topic == SCHEDULE_TOPIC:
+            level = min(record.queue_id + 1, len(self._delays))
+            due = record.store_timestamp + self._delays[level - 1]
+            self._levels.setdefault(level, deque()).append(_Waiting(due, place))
+        else:
+            self._wait_for_time(place, record)
+
+    def _wait_for_time(self, place: Source, record: Record) -> None:
+        key = _recall_key(record)
+        recalled = record.property_map.get(names.TIMER_DELETED_KEY)
+        if recalled is None:
+            heapq.heappush(self._timers, _Waiting(key.time + TIMER_PRECISION_MS, place))
+            self._recallable[key] = place
+            return
+        # it deletes, and is no message itself; 5.3.3 has the topic before the key, 5.5.1 has not
+        del self._undelivered[place]
+        target = self._recallable.pop(_RecallKey(recalled.rpartition(b"+")[2], key.time), None)
+        if target is not None:
+            self._undelivered.pop(target, None)
+
+    def due(self, now: int) -> list[Source]:
+        """Return the places of all records that are due at ``now``, in ms: each level's in the
+        order of its queue, the timer's by their times. They are due until ``note`` is given what
+        was made of them."""
+        due = [
+            waiting.place
+            for level, queue in sorted(self._levels.items())
+            for waiting in self._due_of(queue, now, self._delays[level - 1])
+        ]
+        while self._timers and self._timers[0].due <= now:
+            self._due_timers[heapq.heappop(self._timers).place] = None
+        self._due_timers = {place: None for place in self._due_timers if place in self._undelivered}
+        return [*due, *self._due_timers]
+
+    def _due_of(self, queue: deque[_Waiting], now: int, delay: int) -> Iterator[_Waiting]:
+        while queue and queue[0].place not in self._undelivered:
+            queue.popleft()
+        for waiting in queue:
+            if waiting.place not in self._undelivered:
+                continue
+            if not (waiting.due <= now or waiting.due > now + delay):
+                return
+            yield waiting
+
+    def next_due(self) -> int | None:
+        """Return when the next record is due, in ms; None without one."""
+        heads = [queue[0].due for queue in self._levels.values() if queue]
+        heads += [waiting.due for waiting in self._timers[:1]]
+        return 0 if self._due_timers else min(heads, default=None)
+
+
+def _failed_copy(record: Record, source: Source | None) -> FailedCopy | None:
+    topic = record.property_map.get(names.REAL_TOPIC, b"")
+    if source is None or not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        return None
+    return FailedCopy(topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX), source)
+
+
+def _recall_key(record: Record) -> _RecallKey:
+    properties = record.property_map
+    time = java.parse_integer(properties.get(names.TIMER_OUT_MS, b""), 64)
+    return _RecallKey(properties.get(UNIQ_KEY, b""), time or 0)

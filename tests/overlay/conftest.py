@@ -1,0 +1,15 @@
+"""A broker of each release, in whose name the tests make records."""
+
+from __future__ import annotations
+
+import pytest
+
+from reput.overlay.release import RELEASES, Writer
+
+HOST = ("10.0.0.9", 10912)
+
+
+@pytest.fixture(params=[*RELEASES])
+def writer(request: pytest.FixtureRequest) -> Writer:
+    """Run the test with a broker of every release."""
+    return Writer(RELEASES[request.param], HOST)

@@ -1,0 +1,110 @@
+"""The next queue offsets are those that a walk over the whole log finds, and the log is read only
+where the queues do not tell."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reput.store.files import ENDS_FILE, STATE_DIRECTORY, WATERMARK_FILE
+from reput.store.log import appender as appenders
+from reput.store.log.appender import LogAppender
+from reput.store.log.record import Record
+from reput.store.log.sysflag import SysFlag
+from reput.store.queueoffsets import scanned_offsets
+from reput.store.state.ends import read_ends
+from reput.streaming.config import DispatcherConfig
+from tests.support.sparkless import dispatch
+
+FILE_SIZE = 4096
+TOPICS = (b"A", b"%RETRY%g", "订单".encode())
+
+
+def append(root: Path, rng: random.Random, count: int) -> dict[tuple[bytes, int], int]:
+    """Append random records; the next offset of each queue among them."""
+    found = {}
+    with LogAppender(root, file_size=FILE_SIZE) as appender:
+        for _ in range(count):
+            record = Record(
+                topic=rng.choice(TOPICS), queue_id=rng.randrange(3), body=rng.randbytes(50),
+                sys_flag=rng.choice((0, 0, SysFlag.PREPARED, SysFlag.ROLLBACK)),
+            )  # fmt: skip
+            stored = appender.append(record)
+            if stored.dispatched_to_queue:
+                found[stored.topic, stored.queue_id] = stored.queue_offset + 1
+        appender.sync()
+    return found
+
+
+def nothing(_root: Path) -> None:
+    """Nothing of an output changes."""
+
+
+def lose_queue(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue" / "A" / "1")
+
+
+def cut_queue(root: Path) -> None:
+    path = next((root / "consumequeue" / "A" / "1").iterdir())
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def lose_ends(root: Path) -> None:
+    (root / STATE_DIRECTORY / ENDS_FILE).unlink()
+
+
+def lose_watermark(root: Path) -> None:
+    (root / STATE_DIRECTORY / WATERMARK_FILE).unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "is_whole_log_read"),
+    [
+        (nothing, False), (lose_queue, True), (cut_queue, True), (lose_ends, True),
+        (lose_watermark, True),
+    ],
+)  # fmt: skip
+def test_queues_tell_what_the_log_tells(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    change: Callable[[Path], None],
+    is_whole_log_read: bool,
+) -> None:
+    """As of the record of ends; what follows is scanned. A queue that is gone, cut or unknown
+    begins nothing anew."""
+    rng = random.Random(seed)
+    wanted = append(tmp_path, rng, 200)
+    dispatch(DispatcherConfig(tmp_path, tmp_path))
+    wanted |= append(tmp_path, rng, 30)
+    ends = read_ends(tmp_path / STATE_DIRECTORY)
+    assert ends is not None
+    assert ends.end_offset > 3 * FILE_SIZE
+    change(tmp_path)
+    read: list[int] = []
+
+    def scanned(*args: object) -> object:
+        read.append(int(str(args[1])))
+        return scanned_offsets(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(appenders, "scanned_offsets", scanned)
+    with LogAppender(tmp_path) as appender:
+        found = {key: appender.next_queue_offset(*key) for key in wanted}
+    assert found == wanted
+    assert read == [0 if is_whole_log_read else ends.end_offset]
+
+
+def test_a_queue_goes_on_where_the_log_has_lost_its_messages(tmp_path: Path) -> None:
+    """Its position is in the queue's files, which a broker keeps as well."""
+    with LogAppender(tmp_path, file_size=FILE_SIZE) as appender:
+        appender.append_all([Record(topic=b"old", body=b"x")] * 5)
+        appender.append_all([Record(topic=b"new", body=b"x" * 100)] * 60)
+    dispatch(DispatcherConfig(tmp_path, tmp_path))
+    next(iter(sorted((tmp_path / "commitlog").iterdir()))).unlink()
+    with LogAppender(tmp_path) as appender:
+        assert appender.append(Record(topic=b"old")).queue_offset == 5
+        assert appender.append(Record(topic=b"new")).queue_offset == 60
