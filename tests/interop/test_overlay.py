@@ -1,0 +1,143 @@
+"""RocketMQ's own consumers whose listeners fail, served with an overlay.
+
+What must have become of each message follows from the overlay's log alone, read plainly.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from reput.store.log.record import Record
+from tests.interop.clients import Consumer, serving
+from tests.interop.rocketmq import OLD_CLIENT, require_maven
+from tests.readers.stores import SmallStore
+from tests.support.golden import log_records, tree
+from tests.support.processes import became
+from tests.support.remoting import free_ports
+
+MESSAGES, MAX_ATTEMPTS = 12, 2
+"""Messages of the base, and attempts after the first one (``MAX_RECONSUME_TIMES``)."""
+KILLS = 4
+PATIENCE_SECONDS = 90.0
+SETTINGS = "brokerName=B\nmessageDelayLevel=1s 1s 1s 1s 1s\n"
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Path]:
+    """A base whose levels all wait for a second; it stays as it is."""
+    require_maven()
+    small = SmallStore(tmp_path / "store")
+    for number in range(MESSAGES):
+        properties = b"UNIQ_KEY\x01%032X\x02WAIT\x01true\x02" % number
+        small.append(body=b"message %d" % number, properties=properties)
+    root = small.write()
+    with (root / "broker.conf").open("a") as conf:
+        conf.write(SETTINGS)
+    before = tree(root)
+    yield root
+    assert tree(root) == before
+
+
+@pytest.fixture
+def output(store: Path, tmp_path: Path) -> Path:
+    """An output that has the store's queues."""
+    shutil.copytree(store / "consumequeue", tmp_path / "output" / "consumequeue")
+    # small files, since the log is read again and again
+    (tmp_path / "output" / "overlay").mkdir()
+    conf = tmp_path / "output" / "overlay" / "broker.conf"
+    conf.write_text("mappedFileSizeCommitLog=65536\n")
+    return tmp_path / "output"
+
+
+def stored(output: Path) -> list[Record]:
+    return log_records(output / "overlay")
+
+
+def dead(output: Path, group: str) -> list[Record]:
+    return [one for one in stored(output) if one.topic == f"%DLQ%{group}".encode()]
+
+
+@pytest.mark.parametrize("client", ["", OLD_CLIENT], ids=["5.3.3", "4.9.7"])
+def test_listeners_that_always_fail(store: Path, output: Path, client: str) -> None:
+    """A concurrent one gets each message once and again as often as it wants, and an orderly one
+    keeps it and gives it up; then it is a dead letter, and never comes again."""
+    with serving(store, "--output", output, "--overlay") as server:
+        expected = Counter(dict.fromkeys(range(MAX_ATTEMPTS + 1), MESSAGES))
+        with (
+            Consumer(server.namesrv, "givingup", "Topic", "plain", client=client) as plain,
+            Consumer(server.namesrv, "orderlygivingup", "Topic", "ordered", client=client) as other,
+        ):
+            for consumer in (plain, other):
+                found = consumer.take(expected.total())
+                assert Counter(one.reconsume_times for one in found) == expected
+            for group in ("plain", "ordered"):
+                assert became(lambda g=group: len(dead(output, g)) == MESSAGES, 60)  # type: ignore[misc]
+            assert plain.stop() == []
+            assert other.stop() == []
+    records = stored(output)
+    topics = Counter(one.topic.decode() for one in records)
+    assert topics == {
+        "SCHEDULE_TOPIC_XXXX": MAX_ATTEMPTS * MESSAGES, "%RETRY%plain": MAX_ATTEMPTS * MESSAGES,
+        "%DLQ%plain": MESSAGES, "%DLQ%ordered": MESSAGES,
+    }  # fmt: skip
+    bodies = {b"message %d" % number for number in range(MESSAGES)}
+    for group, times in (("plain", 3), ("ordered", 2 if client else 3)):
+        letters = dead(output, group)
+        assert {one.body for one in letters} == bodies
+        assert {one.reconsume_times for one in letters} == {times}
+        assert {one.property_map[b"RETRY_TOPIC"] for one in letters} == {b"Topic"}
+
+
+def test_kills_of_the_server_lose_nothing(store: Path, output: Path, seed: int) -> None:
+    """A listener always fails while the server is killed again and again: each message becomes a
+    dead letter, and all that waited is delivered once.
+
+    Where an answer was lost the client sends the message anew, so that there may be more dead
+    letters. Where no server answers, it counts attempts by itself, so that less may have waited.
+    """
+    rng = random.Random(seed)
+    address = f"127.0.0.1:{free_ports(rng, (0, 1))}"
+    options = (store, "--output", output, "--overlay")
+    with ExitStack() as opened:
+        with serving(*options, listen=address, exit_code=-signal.SIGKILL) as server:
+            consumer = opened.enter_context(Consumer(server.namesrv, "givingup", "Topic", "group"))
+            consumer.take(1)
+            server.process.kill()
+        for _ in range(KILLS - 1):
+            wanted = len(stored(output)) + rng.randrange(1, MESSAGES)
+            with serving(*options, listen=address, exit_code=-signal.SIGKILL) as server:
+                became(lambda n=wanted: len(stored(output)) >= n, 20)  # type: ignore[misc]
+                server.process.kill()
+        with serving(*options, listen=address):
+            assert became(lambda: _is_settled(output), PATIENCE_SECONDS)
+            consumer.stop()
+    _check_settled(output)
+
+
+def _is_settled(output: Path) -> bool:
+    return len({one.body for one in dead(output, "group")}) == MESSAGES and not _waiting(output)
+
+
+def _waiting(output: Path) -> set[int]:
+    """The positions of what waits."""
+    records = stored(output)
+    delivered = {r.prepared_transaction_offset - 1 for r in records if r.topic == b"%RETRY%group"}
+    waited = {r.physical_offset for r in records if r.topic == b"SCHEDULE_TOPIC_XXXX"}
+    return waited - delivered
+
+
+def _check_settled(output: Path) -> None:
+    records = stored(output)
+    sources = Counter(r.prepared_transaction_offset for r in records if r.topic == b"%RETRY%group")
+    assert set(sources.values()) == {1}
+    print(f"dead letters: {len(dead(output, 'group'))}, delivered: {sources.total()}")
