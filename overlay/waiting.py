@@ -58,8 +58,8 @@ class WaitingRecords:
         self._timers: list[_Waiting] = []
         """A heap of those that are not due yet."""
         self._due_timers: dict[Source, None] = {}
-        self._recallable: dict[_RecallKey, Source] = {}
-        """Timer messages that wait."""
+        self._recallable: dict[_RecallKey, set[Source]] = {}
+        """Timer messages that wait; a producer that tried again sent several of one key."""
         self._undelivered: dict[Source, FailedCopy | None] = {}
         """By place: the copy that each record was made from, if a group sent it back."""
         self._ended: set[FailedCopy] = set()
@@ -83,7 +83,7 @@ class WaitingRecords:
         if source is None:
             return
         if source in self._undelivered:
-            self._recallable.pop(_recall_key(record), None)
+            self._forget_recallable(_recall_key(record), source)
             copy = self._undelivered.pop(source)
             if copy is not None:
                 self._ended.discard(copy)
@@ -110,13 +110,19 @@ class WaitingRecords:
         recalled = record.property_map.get(names.TIMER_DELETED_KEY)
         if recalled is None:
             heapq.heappush(self._timers, _Waiting(key.time + TIMER_PRECISION_MS, place))
-            self._recallable[key] = place
+            self._recallable.setdefault(key, set()).add(place)
             return
         # it deletes, and is no message itself; 5.3.3 has the topic before the key, 5.5.1 has not
         del self._undelivered[place]
-        target = self._recallable.pop(_RecallKey(recalled.rpartition(b"+")[2], key.time), None)
-        if target is not None:
-            self._undelivered.pop(target, None)
+        target = _RecallKey(recalled.rpartition(b"+")[2], key.time)
+        for waiting in self._recallable.pop(target, ()):
+            self._undelivered.pop(waiting, None)
+
+    def _forget_recallable(self, key: _RecallKey, place: Source) -> None:
+        places = self._recallable.get(key, set())
+        places.discard(place)
+        if not places:
+            self._recallable.pop(key, None)
 
     def due(self, now: int) -> list[Source]:
         """Return the places of all records that are due at ``now``, in ms: each level's in the

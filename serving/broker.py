@@ -81,12 +81,15 @@ class Broker:
         self.store.load_kernels()
         known_groups = self._known_groups if overlay is None or base is not None else set
         is_overlay = base is not None
-        self.topics = Topics(root, self.store, known_groups, is_overlay=is_overlay)
+        self.policies: GroupPolicies = GroupPolicies(root) if base is None else base.policies
+        policies = self.policies
+        self.topics = Topics(
+            root, self.store, known_groups,
+            (lambda group: policies.find(group).retry_queue_nums) if is_overlay else None,
+        )  # fmt: skip
         self.locks = Locks()
         self._groups = groups = Groups(self._member_left)
         queues = ServedQueues(self.store, self.topics)
-        self.policies: GroupPolicies = GroupPolicies(root) if base is None else base.policies
-        policies = self.policies
         self._writer = OffsetWriter(output, root)
         self._lock_file = LockFile(output, self.locks)
         self.offsets = ConsumerOffsets(

@@ -46,16 +46,15 @@ class Topics:
         root: Path,
         store: MessageStore,
         known_groups: Callable[[], Set[str]],
-        *,
-        is_overlay: bool = False,
+        retry_queues: Callable[[str], int] | None = None,
     ) -> None:
         """Each of ``known_groups`` has a retry topic, which may be empty. In an overlay every group
-        has one, to which clients may send: they ask for its route before anything is known of
-        them."""
+        has one, with as many queues as ``retry_queues`` says, to which clients may send: they ask
+        for its route before anything is known of them."""
         self._store = store
         self._table = Watched(root / TOPICS_FILE, lambda: read_topic_table(root))
         self._known_groups = known_groups
-        self._is_overlay = is_overlay
+        self._retry_queues = retry_queues
         self._declared: Mapping[str, object] = {}
         self._configs: dict[str, TopicConfig | None] = {}
         self._timer = LookTimer()
@@ -99,8 +98,9 @@ class Topics:
                 _number(declared, "topicSysFlag", 0),
                 declared.get("attributes"),
             )
-        if self._is_overlay and is_retry and is_group(group):
-            return TopicConfig(name, max(count, 1), max(count, 1), PERM_READ | PERM_WRITE)
+        if self._retry_queues is not None and is_retry and is_group(group):
+            count = max(count, self._retry_queues(group), 1)
+            return TopicConfig(name, count, count, PERM_READ | PERM_WRITE)
         if count:
             return TopicConfig(name, count, count)
         if is_retry and group in self._known_groups():

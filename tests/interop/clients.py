@@ -48,7 +48,8 @@ class Consumer:
     ) -> None:
         """`client`: another release of it, OLD_CLIENT.
 
-        `kind`: concurrent, orderly, broadcasting, failing, subscribe, assign or pull.
+        `kind`: concurrent, orderly, broadcasting, failing, subscribe, assign or pull; givingup and
+        orderlygivingup never consume a message, and have three attempts.
         """
         arguments = ["consume", namesrv, kind, topic, group, filter, start_from]
         self._process, self._home = harnessjvm.spawn(

@@ -1,134 +1,143 @@
-"""RocketMQ's consumers whose listeners fail, at ``reput serve --overlay`` of golden store broker.
+"""RocketMQ's own consumers whose listeners fail, served with an overlay.
 
-Each listener fails on a message that it gets for the first time. What must happen follows from the
-log of the base and that of the overlay, read by the plain decoder.
+What must have become of each message follows from the overlay's log alone, read plainly.
 """
 
 from __future__ import annotations
 
 import random
 import shutil
-import zlib
+import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from reput.store.log.record import Record
-from tests.interop.clients import Consumed, Consumer, Server, serving
+from tests.interop.clients import Consumer, serving
 from tests.interop.rocketmq import OLD_CLIENT, require_maven
-from tests.support.golden import log_records, unpack_golden
+from tests.readers.stores import SmallStore
+from tests.support.golden import log_records, tree
 from tests.support.processes import became
 from tests.support.remoting import free_ports
 
-TOPIC, SCHEDULE, RETRIES = "Orders", b"SCHEDULE_TOPIC_XXXX", b"%RETRY%failing"
+MESSAGES, MAX_ATTEMPTS = 12, 2
+"""Messages of the base, and attempts after the first one (``MAX_RECONSUME_TIMES``)."""
 KILLS = 3
-SECONDS = 60.0
+PATIENCE_SECONDS = 90.0
+SETTINGS = "brokerName=B\nmessageDelayLevel=1s 1s 1s 1s 1s\n"
 
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store, with levels of a second."""
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Path]:
+    """A base whose levels all wait for a second; it stays as it is."""
     require_maven()
-    root = unpack_golden("broker", tmp_path_factory.mktemp("golden"))
-    conf = root / "broker.conf"
-    conf.write_text(f"{conf.read_text()}\nmessageDelayLevel={' '.join(['1s'] * 18)}\n")
-    return root
+    small = SmallStore(tmp_path / "store")
+    for number in range(MESSAGES):
+        properties = b"UNIQ_KEY\x01%032X\x02WAIT\x01true\x02" % number
+        small.append(body=b"message %d" % number, properties=properties)
+    root = small.write()
+    with (root / "broker.conf").open("a") as conf:
+        conf.write(SETTINGS)
+    before = tree(root)
+    yield root
+    assert tree(root) == before
 
 
 @pytest.fixture
 def output(store: Path, tmp_path: Path) -> Path:
     """An output that has the store's queues."""
     shutil.copytree(store / "consumequeue", tmp_path / "output" / "consumequeue")
+    # small files, since the log is read again and again
+    (tmp_path / "output" / "overlay").mkdir()
+    conf = tmp_path / "output" / "overlay" / "broker.conf"
+    conf.write_text("mappedFileSizeCommitLog=65536\n")
     return tmp_path / "output"
 
 
-def bodies(store: Path) -> Counter[int]:
-    """The CRC of each message's body."""
-    return Counter(zlib.crc32(m.body) for m in log_records(store) if m.topic == TOPIC.encode())
+def stored(output: Path) -> list[Record]:
+    return log_records(output / "overlay")
 
 
-def crcs(consumed: Sequence[Consumed]) -> Counter[int]:
-    return Counter(message.body_crc for message in consumed)
-
-
-def overlay_records(output: Path) -> list[Record]:
-    """Every record of the overlay."""
-    return list(log_records(output / "overlay"))
-
-
-def check_each_delivered_once(found: Sequence[Record]) -> None:
-    """Each record that waited was delivered once: a delivery names it."""
-    waiting = [record.physical_offset + 1 for record in found if record.topic == SCHEDULE]
-    made = [record.prepared_transaction_offset for record in found if record.topic == RETRIES]
-    assert sorted(source for source in made if source > 0) == waiting
+def dead(output: Path, group: str) -> list[Record]:
+    return [one for one in stored(output) if one.topic == f"%DLQ%{group}".encode()]
 
 
 @pytest.mark.parametrize("client", ["", OLD_CLIENT], ids=["5.3.3", "4.9.7"])
-def test_failed_messages_come_again_from_the_overlay(
-    store: Path, output: Path, client: str
-) -> None:
-    """Each of them once, a second later, with one attempt more."""
-    expected = bodies(store)
-    count = expected.total()
-    with (
-        serving(store, "--output", output, "--overlay") as server,
-        Consumer(server.namesrv, "failing", TOPIC, "failing", client=client) as consumer,
-    ):
-        found = consumer.take(2 * count)
-        rest = consumer.stop()
-    assert rest == []
-    for attempts in (0, 1):
-        tried = [message for message in found if message.reconsume_times == attempts]
-        assert crcs(tried) == expected
-    records = overlay_records(output)
-    assert [sum(r.topic == topic for r in records) for topic in (SCHEDULE, RETRIES)] == [count] * 2
-    check_each_delivered_once(records)
+def test_listeners_that_always_fail(store: Path, output: Path, client: str) -> None:
+    """A concurrent one gets each message once and again as often as it wants, and an orderly one
+    keeps it and gives it up; then it is a dead letter, and never comes again."""
+    with serving(store, "--output", output, "--overlay") as server:
+        expected = Counter(dict.fromkeys(range(MAX_ATTEMPTS + 1), MESSAGES))
+        with (
+            Consumer(server.namesrv, "givingup", "Topic", "plain", client=client) as plain,
+            Consumer(server.namesrv, "orderlygivingup", "Topic", "ordered", client=client) as other,
+        ):
+            for consumer in (plain, other):
+                found = consumer.take(expected.total())
+                assert Counter(one.reconsume_times for one in found) == expected
+            for group in ("plain", "ordered"):
+                assert became(lambda g=group: len(dead(output, g)) == MESSAGES, 60)  # type: ignore[misc]
+            assert plain.stop() == []
+            assert other.stop() == []
+    records = stored(output)
+    topics = Counter(one.topic.decode() for one in records)
+    assert topics == {
+        "SCHEDULE_TOPIC_XXXX": MAX_ATTEMPTS * MESSAGES, "%RETRY%plain": MAX_ATTEMPTS * MESSAGES,
+        "%DLQ%plain": MESSAGES, "%DLQ%ordered": MESSAGES,
+    }  # fmt: skip
+    bodies = {b"message %d" % number for number in range(MESSAGES)}
+    for group, times in (("plain", 3), ("ordered", 2 if client else 3)):
+        letters = dead(output, group)
+        assert {one.body for one in letters} == bodies
+        assert {one.reconsume_times for one in letters} == {times}
+        assert {one.property_map[b"RETRY_TOPIC"] for one in letters} == {b"Topic"}
 
 
-def test_a_killed_server_loses_nothing_and_delivers_once(
-    store: Path, output: Path, seed: int
-) -> None:
-    """The server is killed while messages fail and are delivered, and another one goes on at its
-    ports: a client whose answer was lost may send the message itself, so that it comes once more,
-    but nothing that waits is lost, or delivered twice."""
-    rng, expected = random.Random(seed), bodies(store)
-    port = free_ports(rng, (0, 1, -2, -1))
-    consumed: list[Consumed] = []
-    with ExitStack() as clients:
-        consumer: Consumer | None = None
-        for number in range(KILLS + 1):
-            is_last = number == KILLS
-            server: Server
-            with serving(
-                store, "--output", output, "--overlay",
-                listen=f"127.0.0.1:{port}", exit_code=0 if is_last else -9,
-            ) as server:  # fmt: skip
-                if consumer is None:
-                    opened = Consumer(server.namesrv, "failing", TOPIC, "failing")
-                    consumer = clients.enter_context(opened)
-                if is_last:
-                    while not crcs(succeeded(consumed)) >= expected:
-                        consumed += consumer.take(1, timeout=120)
-                    consumed += consumer.stop()
-                    is_delivered = lambda: not undelivered(overlay_records(output))  # noqa: E731
-                    assert became(is_delivered, SECONDS)
-                    break
-                consumed += consumer.take(rng.randrange(500, 3000), timeout=120)
+def test_kills_of_the_server_lose_nothing(store: Path, output: Path, seed: int) -> None:
+    """A listener always fails while the server is killed again and again: each message becomes a
+    dead letter, and all that waited is delivered once.
+
+    Where an answer was lost the client sends the message anew, so that there may be more dead
+    letters. Where no server answers, it counts attempts by itself, so that less may have waited.
+    """
+    rng = random.Random(seed)
+    address = f"127.0.0.1:{free_ports(rng, (0, 1))}"
+    options = (store, "--output", output, "--overlay")
+    with ExitStack() as opened:
+        with serving(*options, listen=address, exit_code=-signal.SIGKILL) as server:
+            consumer = opened.enter_context(Consumer(server.namesrv, "givingup", "Topic", "group"))
+            consumer.take(1)
+            server.process.kill()
+        for _ in range(KILLS - 1):
+            wanted = len(stored(output)) + rng.randrange(1, MESSAGES)
+            with serving(*options, listen=address, exit_code=-signal.SIGKILL) as server:
+                became(lambda n=wanted: len(stored(output)) >= n, 20)  # type: ignore[misc]
                 server.process.kill()
-    check_each_delivered_once(overlay_records(output))
+        with serving(*options, listen=address):
+            assert became(lambda: _is_settled(output), PATIENCE_SECONDS)
+            consumer.stop()
+    _check_settled(output)
 
 
-def succeeded(consumed: Sequence[Consumed]) -> list[Consumed]:
-    """The messages on which the listener did not fail."""
-    return [message for message in consumed if message.reconsume_times > 0]
+def _is_settled(output: Path) -> bool:
+    return len({one.body for one in dead(output, "group")}) == MESSAGES and not _waiting(output)
 
 
-def undelivered(found: Sequence[Record]) -> set[int]:
-    """The places of records that nobody has delivered."""
-    made = {record.prepared_transaction_offset - 1 for record in found}
-    return {record.physical_offset for record in found if record.topic == SCHEDULE} - made
+def _waiting(output: Path) -> set[int]:
+    """The positions of what waits."""
+    records = stored(output)
+    delivered = {r.prepared_transaction_offset - 1 for r in records if r.topic == b"%RETRY%group"}
+    waited = {r.physical_offset for r in records if r.topic == b"SCHEDULE_TOPIC_XXXX"}
+    return waited - delivered
+
+
+def _check_settled(output: Path) -> None:
+    records = stored(output)
+    sources = Counter(r.prepared_transaction_offset for r in records if r.topic == b"%RETRY%group")
+    assert set(sources.values()) == {1}
+    print(f"dead letters: {len(dead(output, 'group'))}, delivered: {sources.total()}")

@@ -141,8 +141,6 @@ def _step(rng: random.Random, log: Log, waiting: WaitingRecords, now: int) -> Re
         source = copy if real != "Topic" else 0
         return log.append(SCHEDULE, now, source, level, REAL_TOPIC=real, DELAY=str(level + 1))
     if kind == "timer":
-        taken = {record.property_map.get(b"UNIQ_KEY") for record in log.records}
-        key = f"K{len(taken)}"
         return log.append(TIMER, now, 0, 0, UNIQ_KEY=key, TIMER_OUT_MS=str(out), REAL_TOPIC="T")
     if kind == "recall":
         timers = [record for record in log.records if record.topic == TIMER]

@@ -38,6 +38,8 @@ record ConsumeCommand(
     Protocol protocol) implements Callable<Void> {
 
     private static final int PULL_MAX = 32;
+    /** Of a listener that always fails. */
+    private static final int MAX_RECONSUME_TIMES = 2;
 
     static Callable<Void> parse(List<String> arguments, Protocol protocol) {
         return new ConsumeCommand(
@@ -48,7 +50,8 @@ record ConsumeCommand(
     @Override
     public Void call() throws Exception {
         switch (kind) {
-            case "concurrent", "orderly", "broadcasting", "failing" -> push();
+            case "concurrent", "orderly", "broadcasting", "failing", "givingup", "orderlygivingup" ->
+                push();
             case "subscribe", "assign" -> litePull();
             case "pull" -> pull();
             default -> throw new IllegalArgumentException(kind);
@@ -65,20 +68,29 @@ record ConsumeCommand(
         if (kind.equals("broadcasting")) {
             setBroadcasting(consumer);
         }
+        if (kind.endsWith("givingup")) {
+            consumer.setMaxReconsumeTimes(MAX_RECONSUME_TIMES);
+            consumer.setSuspendCurrentQueueTimeMillis(10);
+            // a server that was killed is told of the group again soon
+            consumer.setHeartbeatBrokerInterval(1000);
+        }
         if (filter.startsWith("sql:")) {
             consumer.subscribe(topic, MessageSelector.bySql(filter.substring(4)));
         } else {
             consumer.subscribe(topic, filter.substring("tags:".length()));
         }
-        if (kind.equals("orderly")) {
+        if (kind.startsWith("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 messages.forEach(this::tell);
-                return ConsumeOrderlyStatus.SUCCESS;
+                return kind.equals("orderly")
+                    ? ConsumeOrderlyStatus.SUCCESS
+                    : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
             });
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 messages.forEach(this::tell);
-                return kind.equals("failing") && messages.get(0).getReconsumeTimes() == 0
+                return kind.equals("givingup")
+                    || kind.equals("failing") && messages.get(0).getReconsumeTimes() == 0
                     ? ConsumeConcurrentlyStatus.RECONSUME_LATER
                     : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
