@@ -106,7 +106,7 @@ def test_kills_of_the_server_lose_nothing(store: Path, output: Path, seed: int) 
     letters. Where no server answers, it counts attempts by itself, so that less may have waited.
     """
     rng = random.Random(seed)
-    address = f"127.0.0.1:{free_ports(rng, (0, 1))}"
+    address = f"127.0.0.1:{free_ports((-2, -1, 0, 1))}"
     options = (store, "--output", output, "--overlay")
     with ExitStack() as opened:
         with serving(*options, listen=address, exit_code=-signal.SIGKILL) as server:

@@ -122,14 +122,12 @@ def test_what_a_client_may_be_set_to(
 
 
 @pytest.mark.parametrize("client", ["", OLD_CLIENT], ids=["new", "old"])
-def test_the_vip_channel(
-    store: Path, orders: list[Record], client: str, tmp_path: Path, seed: int
-) -> None:
+def test_the_vip_channel(store: Path, orders: list[Record], client: str, tmp_path: Path) -> None:
     """An orderly consumer with vipChannelEnabled=true locks queues and commits two ports before
     the broker's, and the offsets are there afterwards."""
     output = tmp_path / "store"
     shutil.copytree(store, output)
-    port = free_ports(random.Random(seed), (-2, 0))
+    port = free_ports((-2, 0))
     properties = {"com.rocketmq.sendMessageWithVIPChannel": "true"}
     with serving(output, listen=f"127.0.0.1:{port}") as server:
         with Consumer(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 from pathlib import Path
 from typing import Any
@@ -86,13 +85,11 @@ def test_a_port_that_was_taken_in_between(tmp_path: Path) -> None:
             Server(config)
 
 
-def test_the_vip_channel_is_served(
-    tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_vip_channel_is_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A broker answers alike at both of its ports. The third store's second
     port is the first store's own, which keeps its own answers."""
     stores = [unpack_golden(name, tmp_path) for name in ("plain", "lmq", "broker")]
-    first = free_ports(random.Random(seed), range(-2, 3))
+    first = free_ports(range(-2, 3))
     place: dict[str, object] = {"consumerGroup": "group", "topic": "Topic_0", "queueId": 0}
     with served_stores([(store, store) for store in stores], port=first) as ports:
         assert ports == (first, first + 1, first + 2)
@@ -107,12 +104,12 @@ def test_the_vip_channel_is_served(
 
 
 def test_a_taken_vip_channel_ends_no_server(
-    tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line says so, whether it is taken at the start or in between; that of another store is
     served."""
     store, second = (unpack_golden(name, tmp_path) for name in ("plain", "lmq"))
-    port = free_ports(random.Random(seed), (-2, -1, 0, 1))
+    port = free_ports((-2, -1, 0, 1))
     line = f"at port {port} is not served: port {port - 2}: Address already in use; clients"
     with socket.create_server((HOST, port - 2)):
         stores = [(store, store), (second, second)]

@@ -149,10 +149,11 @@ def heartbeat(client_id: str, group: str, *topics: str, **more: object) -> dict[
     return {**found, "heartbeatFingerprint": 0, "withoutSub": more.get("without_sub", False)}
 
 
-def free_ports(rng: random.Random, distances: Sequence[int]) -> int:
-    """A port that is free, like those at these distances from it; no client's port is there."""
+def free_ports(distances: Sequence[int]) -> int:
+    """A port that is free, like those at these distances from it; no client's port is there. Tests
+    that run at once have the same seed, so that it does not choose."""
     while True:
-        first = rng.randrange(20_000, 30_000)
+        first = random.SystemRandom().randrange(20_000, 30_000)
         with ExitStack() as opened:
             try:
                 for distance in distances:
