@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from reput.store import fsops
 from reput.store.errors import OutputError, StoreError
 from reput.store.log.commitlog import CommitLog
-from reput.store.runs.dispatch import BatchSettings, DispatchBatch, ScannedRange
+from reput.store.runs.dispatch import DispatchBatch, ScannedRange
 from reput.store.runs.packed import unpack
 from reput.store.runs.scan import Item, assemble
 from reput.store.runs.spool import close_spool, remove_claims, scanned_bytes
@@ -264,21 +264,14 @@ class BatchFunction:
                 whole.start, whole.end,
             )  # fmt: skip
             self.commits.wait()
-            batch = self._scanned(whole.start, whole.end, whole.settings)
+            batch = self._indexes.scan_unchanged(self._log, whole.start, whole.end, whole.settings)
         return batch
 
     def _scan_to_file_end(self, start: int, whole: ScannedRange) -> DispatchBatch:
         segment = self._log.segments.at(start) or self._log.segments.after(start)
         file_end = segment.start + self._log.file_size if segment else whole.end
-        return self._scanned(start, min(file_end, whole.end), whole.settings)
-
-    def _scanned(self, start: int, end: int, settings: BatchSettings) -> DispatchBatch:
-        self._log.refresh()
-        batch = self._indexes.scan(self._log, start, end, settings)
-        if batch is None:
-            line = f"the log between {start} and {end} changed while it was read"
-            raise StoreError(line, physical_offset=start)
-        return batch
+        end = min(file_end, whole.end)
+        return self._indexes.scan_unchanged(self._log, start, end, whole.settings)
 
     def close(self) -> None:
         """Wait for a commit in progress, and release what is held of its batch."""

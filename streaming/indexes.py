@@ -19,6 +19,7 @@ from reput.sinks.index.indexfile import IndexFileWriter
 from reput.sources.bitmaps import BitMaps
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
+from reput.store.errors import StoreError
 from reput.store.files import INDEX_DIRECTORY
 from reput.store.index.indexfile import IndexFiles
 from reput.store.log.commitlog import CommitLog
@@ -75,6 +76,17 @@ class Indexes:
         if batch is None or not extras.bit_maps:
             return batch
         return replace(batch, runs=BitMaps(log, settings).added_to(batch.runs))
+
+    def scan_unchanged(
+        self, log: CommitLog, start: int, end: int, live: BatchSettings
+    ) -> DispatchBatch:
+        """Scan a range of the log as it is now. Raises StoreError where it changes meanwhile."""
+        log.refresh()
+        batch = self.scan(log, start, end, live)
+        if batch is None:
+            line = f"the log between {start} and {end} changed while it was read"
+            raise StoreError(line, physical_offset=start)
+        return batch
 
     def first_indexed(self, output: Path) -> int | None:
         """Return the physical offset of the first message in the existing index files; None without

@@ -10,7 +10,6 @@ from contextlib import ExitStack, closing, contextmanager
 from reput.checkpoints.ownership import Ownership
 from reput.checkpoints.swap import finish_swap
 from reput.sources.livesettings import LiveSettings
-from reput.store.errors import StoreError
 from reput.store.log.commitlog import CommitLog
 from reput.store.runs.dispatch import DispatchBatch
 from reput.store.state.built import settings_of
@@ -35,11 +34,7 @@ class Running:
 
     def scan(self, end: int) -> DispatchBatch:
         """The batch from the position up to ``end``. Raises StoreError where the log changes."""
-        self.log.refresh()
-        batch = self.start.indexes.scan(self.log, self.position, end, self._live.poll())
-        if batch is None:
-            raise StoreError(f"the log between {self.position} and {end} changed")
-        return batch
+        return self.start.indexes.scan_unchanged(self.log, self.position, end, self._live.poll())
 
     def commit(self, batch: DispatchBatch) -> None:
         """Make a batch durable; the next one follows it."""

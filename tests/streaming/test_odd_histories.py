@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from reput.store.errors import StoreError
 from reput.store.files import WATERMARK_FILE
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.sparkless import running
@@ -97,6 +98,22 @@ def test_what_is_dispatched_is_not_lost(tmp_path: Path) -> None:
         run.position = 0
         run.commit(run.scan(store.end))
     store.check(front=FILE_SIZE)
+
+
+@pytest.mark.parametrize("missing", [1, 100])
+def test_a_range_that_is_not_as_it_was_seen(tmp_path: Path, missing: int) -> None:
+    """Its end lies within a record, as where a broker has cut the log and gone on otherwise: no
+    batch is made of it, and the error names the range."""
+    store = SmallStore(tmp_path, log_of([100, 100]))
+    (first, middle), (_, last) = store.plain.spans
+    with running(DispatcherConfig(store.output.store, store.output.root)) as run:
+        run.commit(run.scan(middle))
+        line = f"the log between {middle} and {last - missing} changed while it was read"
+        with pytest.raises(StoreError, match=line) as raised:
+            run.scan(last - missing)
+        assert raised.value.fields["physical_offset"] == middle > first
+        run.commit(run.scan(last))
+    store.check()
 
 
 def test_a_watermark_lost_before_the_first_batch(tmp_path: Path) -> None:
