@@ -169,3 +169,32 @@ def test_a_run_ends_when_its_broker_gets_another_directory(
     assert done.returncode == 0, done.stderr
     assert f"batch: batch_id=1 start={3 * 262144} " in done.stderr
     assert difference(output / "consumequeue", store / "consumequeue") == []
+
+
+@pytest.mark.parametrize("order", [(1, 0), (0,), (0, 1, 2)])
+def test_a_run_goes_on_where_only_the_order_of_its_directories_changes(
+    golden: Golden, tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    """One that is gone from the settings ends it, as a further one does."""
+    store, output = golden("plain"), tmp_path / "output"
+    directories = [*spread(store, [tmp_path / "second"]), tmp_path / "third"]
+    directories[2].mkdir()
+    stop, looks = threading.Event(), 0
+
+    def follow(_progress: object) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            state_paths(store, [directories[number] for number in order])
+        elif looks == 6:
+            stop.set()
+
+    def run() -> None:
+        run_dispatcher(DispatcherConfig(store, output), stop, follow)
+
+    if len(order) == 2:
+        run()
+        assert looks >= 6
+    else:
+        with pytest.raises(StoreError, match="have changed since this run began"):
+            run()
