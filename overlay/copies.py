@@ -17,7 +17,6 @@ from reput.store.errors import RefusedMessageError
 from reput.store.log import java, properties, record
 from reput.store.log.record import Record
 
-DLQ_TOPIC_PREFIX = b"%DLQ%"
 DEFAULT_MAX_RECONSUME_TIMES = 16
 FIRST_LEVEL = 3
 """The delay level of a first attempt that failed; each further one has the next level."""
@@ -54,7 +53,8 @@ def sent_back(copy: Record, asked: SendBack, writer: Writer, *, source: int, now
     if not (values.get(names.ORIGIN_MESSAGE_ID) or b"").strip():
         values.put(names.ORIGIN_MESSAGE_ID, message_id(copy))
     draft.render_text(writer)
-    draft.topic = (DLQ_TOPIC_PREFIX if is_dead else record.RETRY_GROUP_TOPIC_PREFIX) + asked.group
+    prefix = record.DLQ_GROUP_TOPIC_PREFIX if is_dead else record.RETRY_GROUP_TOPIC_PREFIX
+    draft.topic = prefix + asked.group
     draft.queue_id = 0 if is_dead else asked.retry_queue_id
     draft.reconsume_times = min(copy.reconsume_times + 1, _MAX_INT)
     try:

@@ -8,7 +8,7 @@ Only differences that stand in records or in refusals are listed. Source: ``Send
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 
@@ -88,20 +88,12 @@ RELEASE_5_3_3 = Release(
     commit_keeps_real_topic=True,
     wrong_target=Refusal.INVALID_PARAMETER,
 )
-RELEASE_5_5_1 = Release(
+RELEASE_5_5_1 = replace(
+    RELEASE_5_3_3,
     name="5.5.1",
-    properties_capacity=128,
-    ends_with_separator=True,
-    marks_sends=True,
-    keeps_wait=True,
     appends_batch_properties=False,
-    dead_letters_at_max=False,
-    has_timers=True,
     names_recalled_topic=False,
-    half_has_transaction_id=True,
-    batches_ends=True,
     commit_keeps_real_topic=False,
-    wrong_target=Refusal.INVALID_PARAMETER,
 )
 RELEASES = {release.name: release for release in (RELEASE_4_9_7, RELEASE_5_3_3, RELEASE_5_5_1)}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reput.overlay import properties as names
-from reput.overlay.copies import DLQ_TOPIC_PREFIX
 from reput.overlay.drafts import HALF_TOPIC, TIMER_TOPIC, Draft
 from reput.overlay.properties import JavaProperties
 from reput.overlay.release import Refusal, Writer
@@ -257,4 +256,4 @@ def _bury(draft: Draft, message: Send, target: Target, writer: Writer) -> None:
         if is_dead:
             draft.properties.put(properties.DELAY, _DEAD)
     if is_dead:
-        draft.topic, draft.queue_id = DLQ_TOPIC_PREFIX + group.encode(), 0
+        draft.topic, draft.queue_id = record.DLQ_GROUP_TOPIC_PREFIX + group.encode(), 0

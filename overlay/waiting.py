@@ -18,12 +18,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from reput.overlay import properties as names
-from reput.overlay.copies import DLQ_TOPIC_PREFIX
 from reput.overlay.drafts import TIMER_PRECISION_MS, TIMER_TOPIC
 from reput.overlay.sources import Source, source_of
 from reput.store.log import java
 from reput.store.log.properties import UNIQ_KEY
-from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, Record
+from reput.store.log.record import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    RETRY_GROUP_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    Record,
+)
 
 
 class FailedCopy(NamedTuple):
@@ -87,8 +91,8 @@ class WaitingRecords:
             copy = self._undelivered.pop(source)
             if copy is not None:
                 self._ended.discard(copy)
-        elif record.topic.startswith(DLQ_TOPIC_PREFIX):
-            self._ended.add(FailedCopy(record.topic.removeprefix(DLQ_TOPIC_PREFIX), source))
+        elif record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
+            self._ended.add(FailedCopy(record.topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX), source))
 
     def give_up(self, place: Source) -> None:
         """Forget a record that cannot be delivered, until the next start."""

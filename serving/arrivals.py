@@ -13,12 +13,14 @@ import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from reput.serving.queues import QueueName
-from reput.store.config import StoreSettings
 from reput.store.files import STATE_DIRECTORY, WATERMARK_FILE
-from reput.store.runs.dispatch import Run
+
+if TYPE_CHECKING:
+    from reput.store.config import StoreSettings
+    from reput.store.runs.dispatch import Run  # brings numpy's parts along
 
 POLL_SECONDS = 0.01
 """Interval of polling a store whose writes nobody reports; it costs 2 % of a core."""

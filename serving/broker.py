@@ -32,8 +32,6 @@ from reput.serving.offsetwriter import OffsetWriter
 from reput.serving.pulling import Pulling
 from reput.serving.queries import Queries
 from reput.serving.queues import ServedQueues
-from reput.serving.sendbacks import SendBacks
-from reput.serving.sends import Sends
 from reput.serving.statistics import Statistics
 from reput.serving.stores import ServedStore
 from reput.serving.topics import Topics
@@ -112,10 +110,7 @@ class Broker:
             RequestCode.CONSUMER_SEND_MSG_BACK: self._refuse_to_write
         }
         if overlay is not None:
-            sent_back = SendBacks(self.store, overlay, groups, policies, is_base=base is None)
-            self._writing |= sent_back.handlers
-        if overlay is not None and base is not None:
-            self._writing |= Sends(overlay, policies, self._holds_lock).handlers
+            self._writing |= self._writing_to(overlay, is_overlay=is_overlay)
         self._failing: set[str] = set()
         """Groups whose listeners have failed."""
         self._ledger = Ledger(output / SERVE_DIRECTORY)
@@ -134,6 +129,18 @@ class Broker:
             **self._admin.handlers,
             **self._writing,
         }
+
+    def _writing_to(self, overlay: Overlay, *, is_overlay: bool) -> dict[int, Handler]:
+        """The requests whose messages go to an overlay."""
+        # most servers have none, and start without these
+        from reput.serving.sendbacks import SendBacks  # noqa: PLC0415
+        from reput.serving.sends import Sends  # noqa: PLC0415
+
+        policies = self.policies
+        sent_back = SendBacks(self.store, overlay, self._groups, policies, is_base=not is_overlay)
+        if not is_overlay:
+            return sent_back.handlers
+        return {**sent_back.handlers, **Sends(overlay, policies, self._holds_lock).handlers}
 
     def _holds_lock(self, group: str) -> bool:
         """Whether a member of a group holds a lock here or at the twin."""

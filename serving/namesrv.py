@@ -14,10 +14,10 @@ from reput.serving.codes import RequestCode, ResponseCode
 from reput.serving.connection import Connection, Handler, Refused
 from reput.serving.frame import Frame
 from reput.serving.stores import BrokerIdentity
-from reput.serving.topics import Topics
+from reput.serving.topics import DLQ_PREFIX, RETRY_PREFIX, Topics
 
 MASTER_ID = "0"
-_OF_BOTH = ("%RETRY%", "%DLQ%")
+_OF_BOTH = (RETRY_PREFIX, DLQ_PREFIX)
 """Topics that a base and its overlay may both have."""
 
 

@@ -90,8 +90,9 @@ class SendBacks:
         asked = request.ext.get("originTopic", topic)
         if topic != asked or java.decode(copy.topic) in WAITING_TOPICS:
             raise _refused(f"the message at {offset} is none of topic {asked[:80]}")
-        ids = {message_id(copy).decode(), message.properties.get(properties.UNIQ_KEY.decode(), "")}
-        if request.ext.get("originMsgId", message_id(copy).decode()) not in ids:
+        own_id, unique_key = message_id(copy).decode(), properties.UNIQ_KEY.decode()
+        ids = (own_id, message.properties.get(unique_key, ""))
+        if request.ext.get("originMsgId", own_id) not in ids:
             raise _refused(f"the message at {offset} has another id")
         if is_inner_batch(copy.sys_flag):
             raise _refused(f"the message at {offset} is one of an inner batch, which stays whole")

@@ -21,8 +21,9 @@ from reput.serving.connection import Connection, Handler, Refused
 from reput.serving.durable import answer_when_durable, refusing
 from reput.serving.frame import Frame
 from reput.serving.grouppolicy import GroupPolicies
+from reput.serving.topics import RETRY_PREFIX
 from reput.store.log import properties
-from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX, Record
+from reput.store.log.record import Record
 from reput.store.names import is_group
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ _LONG_NAMES: Mapping[str, str] = MappingProxyType(
     }
 )  # fmt: skip
 """SEND_MESSAGE's names of the fields that SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE shorten."""
-RETRY_PREFIX = RETRY_GROUP_TOPIC_PREFIX.decode()
 
 
 class Sends:

@@ -13,11 +13,12 @@ from pathlib import Path
 from reput.readers.messagestore import MessageStore
 from reput.store.files import TOPICS_FILE
 from reput.store.filetimes import LookTimer, Watched
-from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX
+from reput.store.log.record import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from reput.store.names import is_group, is_topic
 from reput.store.queue.consumequeue import MAX_TOPIC_BYTES
 from reput.store.queue.queuetype import read_topic_table
 
+RETRY_PREFIX, DLQ_PREFIX = RETRY_GROUP_TOPIC_PREFIX.decode(), DLQ_GROUP_TOPIC_PREFIX.decode()
 PERM_READ = 4
 PERM_WRITE = 2
 
@@ -72,8 +73,7 @@ class Topics:
     def names(self) -> list[str]:
         """All topics, sorted; mqadmin finds the groups by their retry topics."""
         self._refresh()
-        prefix = RETRY_GROUP_TOPIC_PREFIX.decode()
-        retries = (f"{prefix}{group}" for group in self._known_groups())
+        retries = (f"{RETRY_PREFIX}{group}" for group in self._known_groups())
         return sorted({*self._declared, *self._store.topics(), *filter(is_topic, retries)})
 
     def _refresh(self) -> None:
@@ -82,7 +82,7 @@ class Topics:
             self._declared = self._table.value()
 
     def _make(self, name: str) -> TopicConfig | None:
-        group = name.removeprefix(RETRY_GROUP_TOPIC_PREFIX.decode())
+        group = name.removeprefix(RETRY_PREFIX)
         is_retry = group != name
         ids = self._store.queue_ids(name)
         count = ids[-1] + 1 if ids else 0

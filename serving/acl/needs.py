@@ -17,10 +17,8 @@ from reput.serving import requests
 from reput.serving.codes import RequestCode
 from reput.serving.fastjson import as_object, as_objects, as_text
 from reput.serving.frame import Frame
-from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX
+from reput.serving.topics import DLQ_PREFIX, RETRY_PREFIX
 from reput.store.log.systemtopics import CARRYING_TOPICS, DEFAULT_TOPIC
-
-RETRY_PREFIX, DEAD_LETTER_PREFIX = RETRY_GROUP_TOPIC_PREFIX.decode(), "%DLQ%"
 
 
 class Kind(StrEnum):
@@ -74,8 +72,8 @@ def topic_needs(name: str, actions: tuple[Action, ...]) -> Iterator[Need]:
         yield ADMIN
     else:
         yield Need(Kind.TOPIC, name, actions)
-        if name.startswith(DEAD_LETTER_PREFIX):
-            yield Need(Kind.GROUP, name.removeprefix(DEAD_LETTER_PREFIX), SUBSCRIBE)
+        if name.startswith(DLQ_PREFIX):
+            yield Need(Kind.GROUP, name.removeprefix(DLQ_PREFIX), SUBSCRIBE)
 
 
 def _topic(actions: tuple[Action, ...], field: str = "topic") -> Row:

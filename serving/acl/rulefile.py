@@ -21,7 +21,8 @@ from reput.serving.acl.accounts import (
     PolicyAccount,
 )
 from reput.serving.acl.addresses import WhiteAddresses
-from reput.serving.acl.needs import RETRY_PREFIX, Action, Kind
+from reput.serving.acl.needs import Action, Kind
+from reput.serving.topics import RETRY_PREFIX
 from reput.store.errors import UsageError
 
 MIN_LENGTH = 7

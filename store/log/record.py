@@ -86,6 +86,7 @@ MAX_RECORD_LENGTH = 64 << 20
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 RETRY_GROUP_TOPIC_PREFIX = b"%RETRY%"
+DLQ_GROUP_TOPIC_PREFIX = b"%DLQ%"
 SYSTEM_TOPIC_PREFIX = b"rmq_sys_"
 LMQ_PREFIX = b"%LMQ%"
 # MessageStoreConfig.messageDelayLevel, in ms: levels 1..18
