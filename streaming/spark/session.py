@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -72,6 +73,12 @@ def _disconnect() -> None:
     if gateway is None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
     process = gateway.proc
+    server = gateway.get_callback_server()
+    for connection in list(server.connections) if server is not None else ():
+        # py4j closes its stream first, and would wait for ever for a thread that reads from it; one
+        # that is closed has no socket
+        with suppress(OSError, AttributeError):
+            connection.socket.shutdown(socket.SHUT_RDWR)
     gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None
     if process is not None:

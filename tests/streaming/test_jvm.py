@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pyspark
@@ -13,6 +14,7 @@ import pytest
 from reput.store.errors import StoreError
 from reput.streaming.spark import jvm
 from reput.streaming.spark.jvm import ClassArchive, class_archive
+from tests.support.cli import ROOT
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -115,3 +117,30 @@ def test_an_archive_belongs_to_one_java_and_one_class_path() -> None:
     assert first is not None
     assert second is not None
     assert first.key != second.key
+
+
+WITH_A_SILENT_CALLBACK = """
+import socket, time
+from pyspark import SparkContext
+from pyspark.java_gateway import ensure_callback_server_started
+from reput.streaming.spark.session import session
+
+with session({}):
+    gateway = SparkContext._gateway
+    ensure_callback_server_started(gateway)
+    server = gateway.get_callback_server()
+    silent = socket.create_connection(("127.0.0.1", server.get_listening_port()))
+    while not server.connections:
+        time.sleep(0.01)
+print("ended")
+"""
+
+
+def test_a_session_ends_beside_a_connection_that_says_nothing() -> None:
+    """Spark may keep a connection open by which it calls functions in Python; a thread waits there
+    for the next call."""
+    command = [sys.executable, "-c", WITH_A_SILENT_CALLBACK]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
