@@ -2,7 +2,13 @@
 
 A delivery is one append, which names the waiting record as its source, so that nothing is delivered
 twice, whenever the process ends. A record that cannot be read or delivered is passed over with a
-line, as a broker passes it over; it stays where it is. Source of the rules: ``overlay.waiting``.
+line, as a broker passes it over; it stays where it is.
+
+What waited in the base is delivered to queue 0, whatever queue its REAL_QID names: a topic of the
+base's has one queue in the overlay. With as many as in the base, members that share the queues of
+two brokers out would have most of the base's or most of the overlay's.
+
+Source of the rules: ``overlay.waiting``.
 """
 
 from __future__ import annotations
@@ -10,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from reput.overlay.copies import level_delivered, timer_delivered
 from reput.overlay.groupcommit import GroupCommit
@@ -22,6 +29,8 @@ from reput.store.log.record import SCHEDULE_TOPIC, Record
 AT_ONCE = 2000
 """Deliveries of one commit: the first of many that are due together are not kept waiting for the
 last."""
+OWED_QUEUE_ID = 0
+"""The queue of what the base owes."""
 RETRY_SECONDS = 0.1
 """Time after which a delivery that could not be written is tried again."""
 MAX_PAUSE_SECONDS = 1.0
@@ -101,14 +110,15 @@ class Deliveries:
             if waiting is None:
                 raise RefusedMessageError(0, f"the record at {place} cannot be read")
             if waiting.topic == SCHEDULE_TOPIC:
-                return level_delivered(waiting, self._writer, source=place.field)
-            enqueued = waiting.store_timestamp // 1000 * 1000
-            return timer_delivered(
-                waiting, self._writer,
-                enqueued_ms=enqueued, now_ms=self._now_ms(), source=place.field,
-            )  # fmt: skip
+                made = level_delivered(waiting, self._writer, source=place.field)
+            else:
+                made = timer_delivered(
+                    waiting, self._writer, source=place.field, now_ms=self._now_ms(),
+                    enqueued_ms=waiting.store_timestamp // 1000 * 1000,
+                )  # fmt: skip
         except RefusedMessageError as error:
             logger.error("not delivered: %s", error)
             with self._lock:
                 self._waiting.give_up(place)
             return None
+        return replace(made, queue_id=OWED_QUEUE_ID) if place.is_base else made

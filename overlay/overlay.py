@@ -1,11 +1,13 @@
 """The overlay of a base: the store below an output that keeps what consuming writes.
 
 The base stays as it is. The overlay is an ordinary store, and is served as a broker of its own.
-What waits in it, and which copies were sent back already, is read from its log at the start.
+What waits in it, and which copies were sent back already, is read from its log at the start. What
+waits in the base is found then as well (``overlay.debts``), unless the base's broker runs.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from reput.overlay.copies import SendBack, sent_back
+from reput.overlay.debts import Debts, find_debts, waiting_records
 from reput.overlay.deliveries import Deliveries
 from reput.overlay.groupcommit import GroupCommit
 from reput.overlay.pipeline import Pipeline, write_settings
@@ -21,16 +24,21 @@ from reput.overlay.release import Writer
 from reput.overlay.sends import Send, Target, sent
 from reput.overlay.sources import Source
 from reput.overlay.waiting import FailedCopy, WaitingRecords
+from reput.store.brokerlock import broker_pid
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.files import OVERLAY_DIRECTORY
+from reput.store.log import java
 from reput.store.log.appender import LogAppender
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import records
 from reput.store.log.record import Record
+from reput.store.names import is_topic
 from reput.streaming.commit import OnWatermark
 
 FILE_SIZE = 64 << 20
 """mappedFileSizeCommitLog of an overlay, in bytes."""
+
+logger = logging.getLogger("reput")
 
 
 def overlay_root(output: Path) -> Path:
@@ -49,9 +57,12 @@ class Overlay:
         on_watermark: OnWatermark = lambda *_: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """``on_watermark`` is called in another thread whenever the overlay's queues have grown."""
+        """``output`` has the queues of ``base``; ``on_watermark`` is called in another thread
+        whenever the overlay's queues have grown."""
         self.root = overlay_root(output)
         self._base = base
+        self._output = output
+        self._debts = Debts()
         self._writer = writer
         self._now_ms = now_ms
         self._on_watermark = on_watermark
@@ -60,6 +71,7 @@ class Overlay:
         self._waiting = WaitingRecords(base.message_delay_levels_ms)
         self._in_flight: dict[FailedCopy, Future[list[Record]]] = {}
         """Copies whose successors are being written."""
+        self._base_log: CommitLog
         self._log: CommitLog
         self._commits: GroupCommit
         self._pipeline: Pipeline
@@ -72,9 +84,13 @@ class Overlay:
             appender = opened.enter_context(LogAppender(self.root, file_size=FILE_SIZE))
             self._log = self.settings.open_log()
             opened.callback(self._log.close)
+            self._base_log = self._base.open_log()
+            opened.callback(self._base_log.close)
+            self._take_debts_over()
             for record in records(self._log, self._log.min_offset, appender.end_offset):
                 if isinstance(record, Record):
                     self._waiting.note(record)
+            self._note_debts()
             self._pipeline = opened.enter_context(Pipeline(self.root, self._on_watermark))
             self._commits = opened.enter_context(GroupCommit(appender, self._committed))
             self._pipeline.advance(self._commits.durable_end)
@@ -94,6 +110,36 @@ class Overlay:
     def settings(self) -> StoreSettings:
         """The overlay's settings as a store."""
         return read_store_settings(self.root)
+
+    @property
+    def owed_topics(self) -> frozenset[str]:
+        """The topics to which messages belong that waited in the base when it was left: these are
+        delivered here."""
+        return frozenset(filter(is_topic, map(java.decode, self._debts.topics)))
+
+    def _take_debts_over(self) -> None:
+        """Find what the base owes, unless a broker still pays."""
+        pid = broker_pid(self._base.root)
+        if pid is not None:
+            logger.warning(
+                "the broker of %s runs, process %d, and delivers what waits there, which the "
+                "overlay does not; once the broker has stopped for good, the next start delivers "
+                "what is left",
+                self._base.root, pid,
+            )  # fmt: skip
+            return
+        self._debts = find_debts(self._base, self._output)
+        for record in waiting_records(self._base_log, self._debts.places):
+            self._waiting.owe(record)
+
+    def _note_debts(self) -> None:
+        count = self._waiting.owed_count
+        if count:
+            logger.info(
+                "%d messages that waited in %s when its broker stopped are delivered to the "
+                "overlay when they are due; its broker, if it starts again, delivers them too",
+                count, self._base.root,
+            )  # fmt: skip
 
     def send_back(
         self, copy: Record, asked: SendBack, *, is_of_base: bool
@@ -137,8 +183,9 @@ class Overlay:
         self._pipeline.advance(durable_end)
 
     def _read(self, place: Source) -> Record | None:
-        found = self._log.record_starting_at(place.physical_offset)
+        log = self._base_log if place.is_base else self._log
+        found = log.record_starting_at(place.physical_offset)
         if not isinstance(found, Record):
-            self._log.refresh()
-            found = self._log.record_starting_at(place.physical_offset)
+            log.refresh()
+            found = log.record_starting_at(place.physical_offset)
         return found if isinstance(found, Record) else None

@@ -41,6 +41,7 @@ TIMER_OUT_MS = b"TIMER_OUT_MS"
 TIMER_ENQUEUE_MS = b"TIMER_ENQUEUE_MS"
 TIMER_DEQUEUE_MS = b"TIMER_DEQUEUE_MS"
 TIMER_DELETED_KEY = b"TIMER_DEL_UNIQKEY"
+TIMER_ROLL_TIMES = b"TIMER_ROLL_TIMES"
 
 DEFAULT_CAPACITY = 16
 """Buckets of ``new HashMap<>()``: a message that RocketMQ builds without a text has them."""

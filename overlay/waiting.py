@@ -73,6 +73,11 @@ class WaitingRecords:
     def __len__(self) -> int:
         return len(self._undelivered)
 
+    @property
+    def owed_count(self) -> int:
+        """How many of them wait in the base."""
+        return sum(place.is_base for place in self._undelivered)
+
     def has_ended(self, copy: FailedCopy) -> bool:
         """Whether a successor of this copy waits, or is a dead letter."""
         return copy in self._ended

@@ -66,6 +66,7 @@ class Broker:
         """Open the store and the offsets. ``overlay`` takes what consuming writes; ``base`` is the
         broker whose overlay this one serves. Raises UsageError, OwnershipError, OutputError."""
         self._served = served
+        self._has_overlay = overlay is not None
         self.identity = served.identity
         self.port = port
         self.twin: Broker | None = base
@@ -84,14 +85,19 @@ class Broker:
         self.topics = Topics(
             root, self.store, known_groups,
             (lambda group: policies.find(group).retry_queue_nums) if is_overlay else None,
+            overlay.owed_topics if overlay is not None and is_overlay else frozenset(),
         )  # fmt: skip
         self.locks = Locks()
         self._groups = groups = Groups(self._member_left)
         queues = ServedQueues(self.store, self.topics)
         self._writer = OffsetWriter(output, root)
         self._lock_file = LockFile(output, self.locks)
-        self.offsets = ConsumerOffsets(
-            self._writer, queues, groups, first_position, is_overlay=is_overlay
+        self.offsets: ConsumerOffsets = ConsumerOffsets(
+            self._writer,
+            queues,
+            groups,
+            first_position,
+            base=None if base is None else base.offsets,
         )
         name = served.identity.name
         self._pulling = Pulling(
@@ -212,7 +218,7 @@ class Broker:
             tasks.create_task(self._writer.replace())
             tasks.create_task(self._lock_file.keep())
             tasks.create_task(self._expire())
-            tasks.create_task(report(self._served))
+            tasks.create_task(report(self._served, has_overlay=self._has_overlay))
 
     async def _expire(self) -> None:
         while True:

@@ -62,7 +62,8 @@ class ServerConfig:
     overlay: bool = flagged(
         False, "--overlay",
         "Write what consuming writes to `OUTPUT/overlay`: messages that listeners could not "
-        "consume come back, or are dead letters. It is served as another broker, `NAME-reput`.",
+        "consume come back, or are dead letters, and delayed messages of a stopped broker are "
+        "delivered when due. It is served as another broker, `NAME-reput`.",
         CLIENTS_PANEL,
     )  # fmt: skip
     tls_cert: Path | None = flagged(

@@ -1,8 +1,8 @@
 """The content of a served store, and what of it nobody delivers: the lines of a server's start.
 
-A server does not deliver messages that wait for a broker (``readers.inventory``), so it says how
-many there are. It also says what of the log is in no queue, at the start and for as long as it is
-so.
+A server without an overlay does not deliver messages that wait for a broker
+(``readers.inventory``), so it says how many there are. It also says what of the log is in no queue,
+at the start and for as long as it is so.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _BY_DUE_TIME = "only a broker moves them to their topics when they are due"
 logger = logging.getLogger("reput")
 
 
-def lines(inventory: Inventory) -> Iterator[tuple[int, str]]:
-    """The level and text of each line about a store, after its name."""
+def lines(inventory: Inventory, *, has_overlay: bool = False) -> Iterator[tuple[int, str]]:
+    """The level and text of each line about a store, after its name; an overlay says itself what it
+    delivers of what is due at a time."""
     total = sum(inventory.topics.values())
     if not total:
         yield logging.WARNING, "no topic has a message"
@@ -45,7 +46,7 @@ def lines(inventory: Inventory) -> Iterator[tuple[int, str]]:
         ),
     }  # fmt: skip
     for what, (count, why) in waiting.items():
-        if count:
+        if count and not (has_overlay and why == _BY_DUE_TIME):
             yield logging.WARNING, f"not delivered: {what}: {why}"
 
 
@@ -53,20 +54,21 @@ def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-async def report(served: ServedStore) -> None:
+async def report(served: ServedStore, *, has_overlay: bool) -> None:
     """Log what a store holds, and then, until cancelled, what of it is in no queue."""
-    await asyncio.to_thread(_report_content, served)
+    await asyncio.to_thread(_report_content, served, has_overlay)
     # the process that dispatches knows its own lag
     while served.arrivals is None:
         await asyncio.to_thread(_report_coverage, served)
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def _report_content(served: ServedStore) -> None:
+def _report_content(served: ServedStore, has_overlay: bool) -> None:
     name = served.identity.name
     try:
         with _opened(served) as store:
-            for level, line in lines(take_inventory(store, served.settings.root)):
+            inventory = take_inventory(store, served.settings.root)
+            for level, line in lines(inventory, has_overlay=has_overlay):
                 logger.log(level, "broker %s: %s", name, line)
     except (ReputError, OSError) as error:
         logger.warning("broker %s: its content cannot be counted: %s", name, error_text(error))

@@ -14,11 +14,9 @@ from reput.serving.codes import RequestCode, ResponseCode
 from reput.serving.connection import Connection, Handler, Refused
 from reput.serving.frame import Frame
 from reput.serving.stores import BrokerIdentity
-from reput.serving.topics import DLQ_PREFIX, RETRY_PREFIX, Topics
+from reput.serving.topics import CONSUMERS_PREFIXES, Topics
 
 MASTER_ID = "0"
-_OF_BOTH = (RETRY_PREFIX, DLQ_PREFIX)
-"""Topics that a base and its overlay may both have."""
 
 
 class RoutedBroker(Protocol):
@@ -66,7 +64,7 @@ class NameServer:
                 f"No topic route info in name server for the topic: {topic}",
             )
         named = {id(broker): broker for broker, _ in configs}
-        if topic.startswith(_OF_BOTH):
+        if topic.startswith(CONSUMERS_PREFIXES):
             # tools then ask both, and clients tell both of their groups
             named |= {id(b.twin): b.twin for b in named.values() if b.twin is not None}
         route = {

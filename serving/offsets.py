@@ -22,6 +22,7 @@ from reput.serving.groups import Groups
 from reput.serving.offsetwriter import OffsetWriter
 from reput.serving.queues import ServedQueues
 from reput.serving.resets import QueueOfGroup, Resets
+from reput.serving.topics import CONSUMERS_PREFIXES
 from reput.store.names import is_topic
 from reput.store.state.consumeroffset import BROADCAST_SUFFIX, Offsets, TopicGroup, topics_of
 
@@ -44,17 +45,17 @@ class ConsumerOffsets:
         queues: ServedQueues,
         groups: Groups,
         first_position: FirstPosition,
-        *,
-        is_overlay: bool = False,
+        base: ConsumerOffsets | None = None,
     ) -> None:
-        """In an overlay every group begins at 0: it would never get what failed or waited while its
-        clients were away."""
+        """``base`` are those of the broker whose overlay this is. There a group begins at 0 in its
+        retries and dead letters, and in a topic that it consumes at the base: it would never get
+        what failed or waited while its clients were away."""
         self._writer = writer
         self._offsets = writer.offsets
         self._queues = queues
         self._groups = groups
         self._first_position = first_position
-        self._is_overlay = is_overlay
+        self._base = base
         self._is_full = False
         """Whether the log says already that there are too many pairs of topics and groups."""
         self._resets = Resets()
@@ -167,7 +168,7 @@ class ConsumerOffsets:
         if offset < 0:
             offset = self._first.get(TopicGroup(topic, group), {}).get(queue_id, NO_OFFSET)
         is_served = self._queues.has_queue(topic, queue_id)
-        if offset < 0 and is_served and self._begins_at_zero(request, topic, queue_id):
+        if offset < 0 and is_served and self._begins_at_zero(request, topic, group, queue_id):
             offset = 0
         if offset < 0:
             if is_served and self._groups.member(connection, group) is not None:
@@ -178,9 +179,11 @@ class ConsumerOffsets:
             )
         return request.answer(ResponseCode.SUCCESS, None, {"offset": str(offset)})
 
-    def _begins_at_zero(self, request: Frame, topic: str, queue_id: int) -> bool:
-        """Whether RocketMQ's rule, if it is wanted, sends a group to offset 0."""
-        if self._is_overlay:
+    def _begins_at_zero(self, request: Frame, topic: str, group: str, queue_id: int) -> bool:
+        """Whether an overlay's rule sends a group to offset 0, or RocketMQ's, if it is wanted."""
+        if self._base is not None and (
+            topic.startswith(CONSUMERS_PREFIXES) or TopicGroup(topic, group) in self._base.table
+        ):
             return True
         if self._first_position is FirstPosition.AS_ASKED:
             return False

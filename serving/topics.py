@@ -18,7 +18,9 @@ from reput.store.names import is_group, is_topic
 from reput.store.queue.consumequeue import MAX_TOPIC_BYTES
 from reput.store.queue.queuetype import read_topic_table
 
-RETRY_PREFIX, DLQ_PREFIX = RETRY_GROUP_TOPIC_PREFIX.decode(), DLQ_GROUP_TOPIC_PREFIX.decode()
+RETRY_PREFIX = RETRY_GROUP_TOPIC_PREFIX.decode()
+CONSUMERS_PREFIXES = (RETRY_PREFIX, DLQ_GROUP_TOPIC_PREFIX.decode())
+"""Names of the topics that consumers have begin so: a base and its overlay may both have them."""
 PERM_READ = 4
 PERM_WRITE = 2
 
@@ -48,14 +50,17 @@ class Topics:
         store: MessageStore,
         known_groups: Callable[[], Set[str]],
         retry_queues: Callable[[str], int] | None = None,
+        owed: Set[str] = frozenset(),
     ) -> None:
         """Each of ``known_groups`` has a retry topic, which may be empty. In an overlay every group
         has one, with as many queues as ``retry_queues`` says, to which clients may send: they ask
-        for its route before anything is known of them."""
+        for its route before anything is known of them. Messages of the ``owed`` topics come later,
+        to queue 0: clients, who look at routes every 30 s, know them from the start."""
         self._store = store
         self._table = Watched(root / TOPICS_FILE, lambda: read_topic_table(root))
         self._known_groups = known_groups
         self._retry_queues = retry_queues
+        self._owed = owed
         self._declared: Mapping[str, object] = {}
         self._configs: dict[str, TopicConfig | None] = {}
         self._timer = LookTimer()
@@ -74,7 +79,8 @@ class Topics:
         """All topics, sorted; mqadmin finds the groups by their retry topics."""
         self._refresh()
         retries = (f"{RETRY_PREFIX}{group}" for group in self._known_groups())
-        return sorted({*self._declared, *self._store.topics(), *filter(is_topic, retries)})
+        owed_or_retries = filter(is_topic, (*self._owed, *retries))
+        return sorted({*self._declared, *self._store.topics(), *owed_or_retries})
 
     def _refresh(self) -> None:
         if self._timer.is_due():
@@ -103,7 +109,7 @@ class Topics:
             return TopicConfig(name, count, count, PERM_READ | PERM_WRITE)
         if count:
             return TopicConfig(name, count, count)
-        if is_retry and group in self._known_groups():
+        if name in self._owed or (is_retry and group in self._known_groups()):
             return TopicConfig(name, 1, 1)
         return None
 

@@ -1,0 +1,342 @@
+"""The debts of a base at rest: by the golden stores' own records, cut after each that counts, with
+the notes of their brokers as they were, late, early, torn or gone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import shutil
+import struct
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from reput.overlay.copies import level_delivered
+from reput.overlay.debts import find_debts, waiting_records
+from reput.overlay.overlay import Overlay, overlay_root
+from reput.overlay.release import Writer
+from reput.overlay.sends import Send, Target, sent
+from reput.store.config import read_store_settings
+from reput.store.log.appender import LogAppender
+from reput.store.log.record import SCHEDULE_TOPIC, Record
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.sparkless import running
+from tests.support.delivering import STORES, TIMER_TOPIC
+from tests.support.golden import log_records, tree, unpack_golden
+from tests.support.processes import holder, is_killed_at
+
+CONF = "mappedFileSizeConsumeQueue=20000\n"
+OWED = {
+    "g497": [b"lv25 body 0"],
+    "g533": [b"lv25 body 0", b"tpending body 0"],
+    "g551": [b"lv25 body 0", b"tpending body 0"],
+}
+UNIT = struct.Struct(">qiq")
+WAIT_SECONDS = 60.0
+NOTES = ("delayOffset.json", "delayOffset.json.bak", "timercheck")
+
+
+@pytest.fixture(params=STORES)
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Every golden store with what brokers wrote."""
+    root = unpack_golden(request.param, tmp_path)
+    (root / "broker.conf").write_text(CONF)
+    shutil.rmtree(root / "timerlog", ignore_errors=True)
+    (root / "timerwheel").unlink(missing_ok=True)
+    return root
+
+
+def owed(root: Path) -> list[bytes]:
+    settings = read_store_settings(root)
+    return [
+        record.body
+        for record in waiting_records(settings.open_log(), find_debts(settings, root).places)
+    ]
+
+
+def write_notes(root: Path, levels: Mapping[int, int], next_time: int, enqueued: int) -> None:
+    table = ",".join(f"{level}:{offset}" for level, offset in levels.items())
+    (root / "config/delayOffset.json").write_text(f'{{"offsetTable":{{{table}}}}}')
+    note = struct.pack(">qqqqq", next_time, 0, enqueued, enqueued, 0)
+    (root / "config/timercheck").write_bytes(note.ljust(4096, b"\0"))
+
+
+def remove_notes(root: Path) -> None:
+    for name in NOTES:
+        (root / "config" / name).unlink(missing_ok=True)
+
+
+def test_what_a_stopped_broker_owes(base: Path) -> None:
+    assert owed(base) == OWED[base.name]
+    debts = find_debts(read_store_settings(base), base)
+    assert sorted(debts.topics) == [b"Dl", b"Timer"][: len(OWED[base.name])]
+    assert debts.scanned_bytes == 0
+
+
+def test_missing_notes(base: Path) -> None:
+    remove_notes(base)
+    assert owed(base) == OWED[base.name]
+
+
+@pytest.mark.parametrize("length", [0, 1, 20, 23])
+def test_torn_notes(base: Path, length: int) -> None:
+    for name in NOTES:
+        path = base / "config" / name
+        if path.exists():
+            path.write_bytes(path.read_bytes()[:length])
+    assert owed(base) == OWED[base.name]
+
+
+def test_notes_that_are_zeros_or_no_notes(base: Path) -> None:
+    remove_notes(base)
+    (base / "config/delayOffset.json").write_text(json.dumps({"offsetTable": ["x"]}))
+    (base / "config/timercheck").write_bytes(bytes(4096))
+    assert owed(base) == OWED[base.name]
+
+
+def test_offsets_beyond_the_queues(base: Path) -> None:
+    """A broker would begin at the queue's end, and lose what lies before it: the log of such a
+    queue was cut, or the file is another store's."""
+    last = max(record.store_timestamp for record in log_records(base))
+    write_notes(base, dict.fromkeys(range(1, 19), 1 << 40), last + (1 << 40), 1 << 40)
+    assert owed(base) == OWED[base.name]
+
+
+def cut(root: Path, end: int) -> None:
+    """Cut the log at a record, and the queues with it, as a broker's recovery would."""
+    (path,) = (root / "commitlog").iterdir()
+    size = path.stat().st_size
+    os.truncate(path, end)
+    os.truncate(path, size)
+    for path in (root / "consumequeue").rglob("0*0"):
+        units = path.read_bytes()
+        kept = b"".join(
+            units[at : at + UNIT.size]
+            for at in range(0, len(units), UNIT.size)
+            if UNIT.unpack_from(units, at)[0] < end and UNIT.unpack_from(units, at)[1]
+        )
+        path.write_bytes(kept.ljust(len(units), b"\0"))
+
+
+def is_delivered(record: Record) -> bool:
+    values = record.property_map
+    is_level = int(values.get(b"DELAY", b"0")) > 0 and values.get(b"REAL_TOPIC") == record.topic
+    return is_level or (b"TIMER_DEQUEUE_MS" in values and record.topic == b"Timer")
+
+
+def owed_at(records: list[Record], end: int) -> Iterator[Record]:
+    """Return what is owed by the records before ``end``: in these stores a body and the attempts
+    name a message."""
+    before = [record for record in records if record.physical_offset < end]
+    paid = Counter(
+        (record.body, record.reconsume_times) for record in before if is_delivered(record)
+    )
+    recalled = any(b"TIMER_DEL_UNIQKEY" in record.property_map for record in before)
+    for topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        waiting = [record for record in before if record.topic == topic]
+        for record in sorted(waiting, key=lambda record: (record.queue_id, record.queue_offset)):
+            name = record.body, record.reconsume_times
+            if paid[name]:
+                paid[name] -= 1
+            elif not (recalled and record.body in (b"0", b"to be recalled")):
+                yield record
+
+
+def noted_at(records: list[Record], time: int) -> tuple[dict[int, int], int, int]:
+    """The notes of a broker at a time: by its deliveries until then."""
+    before = [record for record in records if record.store_timestamp <= time]
+    levels = Counter(
+        int(record.property_map[b"DELAY"])
+        for record in before
+        if is_delivered(record) and b"TIMER_DEQUEUE_MS" not in record.property_map
+    )
+    enqueued = sum(record.topic == TIMER_TOPIC for record in before)
+    return dict(levels), time // 1000 * 1000, enqueued
+
+
+@pytest.mark.parametrize("late_ms", [0, 10_000, -3000, None])
+def test_a_crash_after_each_that_waits_or_is_delivered(base: Path, late_ms: int | None) -> None:
+    """The broker's notes are that much older, or, after a power cut, newer
+    than the log's end."""
+    records = log_records(base)
+    counts = set()
+    for last in reversed(records):
+        if last.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC) and not is_delivered(last):
+            continue
+        end = last.physical_offset + last.total_size
+        cut(base, end)
+        remove_notes(base)
+        if late_ms is not None:
+            write_notes(base, *noted_at(records, last.store_timestamp - late_ms))
+        expected = [record.body for record in owed_at(records, end)]
+        assert owed(base) == expected, last
+        counts.add(len(expected))
+    assert max(counts) >= 4
+
+
+LATER = 1 << 42
+"""A time in ms at which everything is due."""
+
+
+class Owing:
+    """An overlay of a base that is at rest, as a process would have it."""
+
+    def __init__(self, root: Path, output: Path, writer: Writer | None = None) -> None:
+        """``writer`` is a base's own broker, unless it is another one."""
+        self.root, self.output = root, output
+        self.writer = writer or STORES["g533"]
+
+    def run(self, now: int = LATER) -> None:
+        """Open the overlay, wait until everything is delivered that is due, and close it."""
+        settings = read_store_settings(self.root)
+        overlay = Overlay(settings, self.output, self.writer, now_ms=lambda: now)
+        with overlay, overlay._lock:
+            assert overlay._lock.wait_for(lambda: not overlay._waiting.due(now), WAIT_SECONDS)
+
+    def delivered(self) -> list[Record]:
+        """The records of the overlay's log."""
+        return log_records(overlay_root(self.output))
+
+
+def changed_fields(waiting: Record, delivered: Record) -> dict[str, object]:
+    """Return what a delivery changes of a record that waited, whatever the values; properties
+    with whether their values stay."""
+    fields = asdict(waiting), asdict(delivered)
+    places = ("queue_id", "queue_offset", "physical_offset", "store_timestamp", "total_size")
+    kept = {name: fields[0][name] == fields[1][name] for name in fields[0] if name not in places}
+    del kept["properties"], kept["property_map"]
+    values = waiting.property_map
+    texts = [(name, values.get(name) == value) for name, value in delivered.property_map.items()]
+    return kept | {"texts": sorted(texts), "ends": delivered.properties[-1:]}
+
+
+def kind_of(waiting: Record) -> tuple[bytes, ...]:
+    return waiting.topic, *waiting.property_map
+
+
+def broker_deliveries(records: list[Record]) -> Iterator[tuple[Record, Record]]:
+    """Waiting records of producers' messages, and the broker's deliveries of them."""
+    for delivered in filter(is_delivered, records):
+        waits = [
+            record
+            for record in records
+            if record.topic in (SCHEDULE_TOPIC, TIMER_TOPIC)
+            and record.body == delivered.body
+            and record.reconsume_times == delivered.reconsume_times == 0
+        ]
+        if waits:
+            yield waits[0], delivered
+
+
+def test_each_is_delivered_once_as_a_broker_would(base: Path) -> None:
+    """Field by field as the broker's own deliveries of other messages of the kind, apart from the
+    place: ours are in queue 0, of our own host, and name their source."""
+    remove_notes(base)
+    before, records = tree(base), log_records(base)
+    owing = Owing(base, base, STORES[base.name])
+    # the output is the base itself: only the overlay below it is written
+    for _ in range(3):
+        owing.run()
+    made = owing.delivered()
+    after = {name: data for name, data in tree(base).items() if not name.startswith("overlay/")}
+    assert sha256(repr(after).encode()).digest() == sha256(repr(before).encode()).digest()
+    assert [record.body for record in made] == OWED[base.name]
+    theirs = {
+        kind_of(waiting): changed_fields(waiting, delivered)
+        for waiting, delivered in broker_deliveries(records)
+    }
+    for ours in made:
+        (waiting,) = (
+            r for r in records if -(r.physical_offset + 1) == ours.prepared_transaction_offset
+        )
+        expected = theirs[kind_of(waiting)] | {"prepared_transaction_offset": False}
+        # the golden brokers' hosts are the writers'
+        assert changed_fields(waiting, ours) == expected
+        assert ours.queue_id == 0
+        assert ours.topic == waiting.property_map[b"REAL_TOPIC"]
+
+
+def test_nothing_is_delivered_before_it_is_due(base: Path) -> None:
+    (level, *_) = (r for r in log_records(base) if r.body == b"lv25 body 0")
+    owing = Owing(base, base)
+    owing.run(level.store_timestamp + 7_199_999)
+    assert owing.delivered() == []
+    owing.run(level.store_timestamp + 7_200_000)
+    assert [record.body for record in owing.delivered()] == [b"lv25 body 0"]
+
+
+def test_a_broker_that_runs_delivers_itself(base: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is taken over from it, and one line says so; the next start finds it at rest."""
+    owing = Owing(base, base)
+    with holder(lambda: plain_lock(base / "lock")) as pid, caplog.at_level("INFO", "reput"):
+        owing.run()
+        (line,) = (r.message for r in caplog.records if "delivers what waits" in r.message)
+        assert f"process {pid}" in line
+    assert owing.delivered() == []
+    owing.run()
+    assert len(owing.delivered()) == len(OWED[base.name])
+
+
+def plain_lock(path: Path) -> int:
+    """The lock on byte 0, as a broker takes it."""
+    fd = os.open(path, os.O_RDWR)
+    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
+    return fd
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A base of several files whose broker was killed: it owes 5000 messages of two levels and
+    timers, and has delivered some."""
+    root = tmp_path / "base"
+    root.mkdir()
+    (root / "broker.conf").write_text("mappedFileSizeCommitLog=1048576\n")
+    writer, born = STORES["g533"], 1_700_000_000_000
+    with LogAppender(root) as appender:
+        waiting = []
+        for number in range(5000):
+            asked = (b"DELAY\x012", b"DELAY\x013", b"TIMER_DELIVER_MS\x01%d" % (born + 60_000))
+            text = b"UNIQ_KEY\x01%032d\x02%s\x02" % (number, asked[number % 3])
+            message = Send(
+                topic=b"Late", queue_id=number % 4, body=b"%d" % number, properties=text,
+                born_timestamp=born, born_host=("10.0.0.1", 4711),
+            )  # fmt: skip
+            record = sent(message, Target(4), writer, unique_key=b"", now_ms=born)
+            waiting.append(appender.append(replace(record, store_timestamp=born)))
+        appender.append_all([
+            replace(level_delivered(record, writer, source=0), store_timestamp=born + 5050)
+            for record in waiting[:600:3]
+        ])  # fmt: skip
+        appender.sync()
+    with running(DispatcherConfig(root, root)) as dispatching:
+        for end in (*range(1 << 20, appender.end_offset, 1 << 20), appender.end_offset):
+            dispatching.commit(dispatching.scan(end))
+    return root
+
+
+def test_kills_at_random(large: Path) -> None:
+    """Killed before any operation that changes a file, and started again: all are delivered, and
+    none of them twice, each level in the order of its queue."""
+    rng = random.Random(20)
+    owing = Owing(large, large)
+    before = {name: data for name, data in tree(large).items() if name.startswith("commitlog/")}
+    kills = 0
+    for _ in range(12):
+        kills += is_killed_at(rng.randrange(1, 90), owing.run)
+    assert kills >= 6
+    owing.run()
+    owing.run()
+    numbers = [int(record.body) for record in owing.delivered()]
+    paid = set(range(0, 600, 3))
+    assert Counter(numbers) == Counter(set(range(5000)) - paid)
+    for kind in range(3):
+        of_kind = [number for number in numbers if number % 3 == kind]
+        assert of_kind == sorted(of_kind)
+    after = {name: data for name, data in tree(large).items() if name.startswith("commitlog/")}
+    assert after == before
