@@ -16,6 +16,7 @@ Source of the rules: RocketMQ 5.3.3 ``ScheduleMessageService``, ``TimerMessageSt
 
 from __future__ import annotations
 
+import re
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -31,11 +32,14 @@ from reput.store import configjson
 from reput.store.config import StoreSettings, read_properties
 from reput.store.errors import StoreError
 from reput.store.files import DELAY_OFFSET_FILE, TIMER_CHECKPOINT_FILE
-from reput.store.log import java, properties
+from reput.store.log import java, kernels, properties
+from reput.store.log import record as records
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import records
+from reput.store.log.cursor import NO_LIMIT, Window, decode_windows
 from reput.store.log.places import first_at_or_after, last_record_before
 from reput.store.log.record import SCHEDULE_TOPIC, Record
+from reput.store.log.segments import Segment
+from reput.store.log.status import Outcome, Status
 
 MARGIN_MS = 20_000
 """Twice ``flushDelayOffsetInterval``, in ms."""
@@ -43,6 +47,7 @@ MAX_TIMER_DELAY_SECONDS = 3 * 24 * 3600
 """``timerMaxDelaySec`` by default: the longest time between the store time of a timer message and
 the one it asks for."""
 UNITS_AT_ONCE = 1024
+_REAL_TOPIC = re.compile(names.REAL_TOPIC + b"\x01")
 _TIMER_CHECKPOINT = struct.Struct(">qqq")
 
 
@@ -193,9 +198,8 @@ class _Search:
             self._take_level(queue_id, offsets.get(queue_id + 1))
         self._take_timers()
         start = min(self._reach, self._first_delivery())
-        for found in records(self._log, start, self._end, fail_on_data_loss=False):
-            if isinstance(found, Record):
-                self._take(found)
+        for found in records_of_elsewhere(self._log, start, self._end):
+            self._take(found)
         places = [
             waiting.physical_offset
             for _, level in sorted(self._levels.items())
@@ -298,6 +302,37 @@ def waiting_records(log: CommitLog, places: list[int] | tuple[int, ...]) -> Iter
         found = log.record_starting_at(place)
         if isinstance(found, Record):
             yield found
+
+
+def records_of_elsewhere(log: CommitLog, start: int, end: int) -> Iterator[Record]:
+    """The records of [start, end) of a log in which the property REAL_TOPIC may stand; both bounds
+    are record or file starts. What cannot be read is passed over. The others, most of a log, are
+    not decoded, which would take twenty times as long."""
+    found: list[Record] = []
+
+    def decode(window: Window, segment: Segment, position: int, stop: int) -> tuple[int, int]:
+        file_end, buffer = segment.start + log.file_size, window.data.data
+        while True:
+            match = _REAL_TOPIC.search(buffer, position, window.length)
+            mark = window.base + match.start() if match else stop
+            # the walk ends at the record with the mark, which ends beyond it
+            status, position, _, _ = kernels.hop_records(
+                window.data, window.length, window.base, file_end, position, min(mark, stop),
+                NO_LIMIT, NO_LIMIT,
+            )  # fmt: skip
+            if status != Status.OK or mark >= stop:
+                return status, position
+            result = records.decode(
+                buffer[position : window.length], window.base + position, file_end
+            )
+            if isinstance(result, Outcome):
+                return result.status, position
+            found.append(result)
+            position += result.total_size
+
+    for _ in decode_windows(log, start, end, decode, fail_on_data_loss=False):
+        yield from found
+        found.clear()
 
 
 def read_delay_offsets(root: Path) -> dict[int, int]:
