@@ -183,7 +183,11 @@ class _Search:
         """ms."""
         self._log: CommitLog = store.log.view.log
         coverage = store.coverage()
-        self._reach, self._end = coverage.reach, coverage.log_end
+        missing = coverage.missing.first
+        self._reach = coverage.reach if missing is None else min(missing, coverage.reach)
+        """Physical offset from which on messages may be in no queue: a power cut takes the ends of
+        a broker's queues too."""
+        self._end = coverage.log_end
         last = last_record_before(self._log, self._end)
         self._last_time = self._log.store_time(last) if last >= 0 else 0
         self._levels: dict[int, _Level] = {}

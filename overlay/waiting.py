@@ -99,6 +99,10 @@ class WaitingRecords:
         elif record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
             self._ended.add(FailedCopy(record.topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX), source))
 
+    def owe(self, record: Record) -> None:
+        """Take a record in that waits in the base's log, in the order of its queue."""
+        self._wait(Source(is_base=True, physical_offset=record.physical_offset), record, None)
+
     def give_up(self, place: Source) -> None:
         """Forget a record that cannot be delivered, until the next start."""
         self._undelivered.pop(place, None)

@@ -18,8 +18,8 @@ from reput.store.names import is_group, is_topic
 from reput.store.queue.consumequeue import MAX_TOPIC_BYTES
 from reput.store.queue.queuetype import read_topic_table
 
-RETRY_PREFIX = RETRY_GROUP_TOPIC_PREFIX.decode()
-CONSUMERS_PREFIXES = (RETRY_PREFIX, DLQ_GROUP_TOPIC_PREFIX.decode())
+RETRY_PREFIX, DLQ_PREFIX = RETRY_GROUP_TOPIC_PREFIX.decode(), DLQ_GROUP_TOPIC_PREFIX.decode()
+CONSUMERS_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX)
 """Names of the topics that consumers have begin so: a base and its overlay may both have them."""
 PERM_READ = 4
 PERM_WRITE = 2

@@ -11,6 +11,7 @@ import shutil
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from reput.overlay.copies import level_delivered
-from reput.overlay.debts import find_debts, waiting_records
+from reput.overlay.debts import find_debts, records_of_elsewhere, waiting_records
 from reput.overlay.overlay import Overlay, overlay_root
 from reput.overlay.release import Writer
 from reput.overlay.sends import Send, Target, sent
@@ -340,3 +341,93 @@ def test_kills_at_random(large: Path) -> None:
         assert of_kind == sorted(of_kind)
     after = {name: data for name, data in tree(large).items() if name.startswith("commitlog/")}
     assert after == before
+
+
+def test_what_is_in_no_queue_yet_is_owed_too(base: Path) -> None:
+    """The queues end early, or were never built: the log has the rest."""
+    for path in (base / "consumequeue").rglob("0*0"):
+        size = path.stat().st_size
+        os.truncate(path, UNIT.size)
+        os.truncate(path, size)
+    assert owed(base) == OWED[base.name]
+    shutil.rmtree(base / "consumequeue")
+    assert owed(base) == OWED[base.name]
+
+
+def test_every_record_with_a_real_topic_is_found(base: Path) -> None:
+    records = log_records(base)
+    with closing(read_store_settings(base).open_log()) as log:
+        found = list(records_of_elsewhere(log, 0, records[-1].physical_offset))
+    expected = [r for r in records[:-1] if b"REAL_TOPIC" in r.property_map]
+    assert [r for r in found if b"REAL_TOPIC" in r.property_map] == expected
+    assert len(expected) < len(records) / 1.2
+
+
+def made(root: Path, *records: Record) -> list[Record]:
+    """Write a base's log; its queues are missing."""
+    root.mkdir()
+    with LogAppender(root) as appender:
+        stored = appender.append_all(records)
+        appender.sync()
+    return stored
+
+
+def delayed(body: bytes, stored: int, level: int = 1) -> Record:
+    """A message that waits, one of several with the same UNIQ_KEY."""
+    text = b"UNIQ_KEY\x01same\x02DELAY\x01%d\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02" % level
+    return Record(
+        topic=SCHEDULE_TOPIC, queue_id=level - 1, body=body, properties=text, born_timestamp=1,
+        store_timestamp=stored,
+    )  # fmt: skip
+
+
+def timed(out: int, stored: int, more: bytes = b"", key: bytes = b"k") -> Record:
+    """A message that waits for the wheel."""
+    text = b"UNIQ_KEY\x01%s\x02TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02" % (
+        key, out,
+    )  # fmt: skip
+    return Record(topic=TIMER_TOPIC, body=b"t", properties=text + more, store_timestamp=stored)
+
+
+def test_a_message_that_was_sent_twice_is_owed_twice(tmp_path: Path) -> None:
+    """A producer's second try has the same key, time and body: one delivery pays one of them."""
+    delivery = replace(delayed(b"x", 12_000), topic=b"T")
+    base = tmp_path / "base"
+    first, second, _ = made(base, delayed(b"x", 10_000), delayed(b"x", 10_001), delivery)
+    settings = read_store_settings(base)
+    assert find_debts(settings, base).places == (second.physical_offset,)
+    assert first.physical_offset == 0
+
+
+def test_what_a_level_passed_over_is_not_owed(tmp_path: Path) -> None:
+    """Deliveries keep the order of the queue: what lies before one was passed over."""
+    delivery = replace(delayed(b"y", 12_000), topic=b"T")
+    base = tmp_path / "base"
+    waiting = (delayed(b"x", 10_000), delayed(b"y", 10_001), delayed(b"z", 10_002))
+    *_, last, _ = made(base, *waiting, delivery)
+    assert find_debts(read_store_settings(base), base).places == (last.physical_offset,)
+
+
+def test_a_message_of_another_queue_or_level_pays_nothing(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    others = (
+        replace(delayed(b"x", 12_000), topic=b"T", queue_id=1),
+        replace(delayed(b"x", 12_000, level=2), topic=b"T"),
+        replace(delayed(b"x", 12_000), topic=b"%RETRY%g"),
+    )
+    waiting, *_ = made(base, delayed(b"x", 10_000), *others)
+    assert find_debts(read_store_settings(base), base).places == (waiting.physical_offset,)
+
+
+def test_a_timer_message_that_the_wheel_took_up_again_is_owed_once(tmp_path: Path) -> None:
+    """The later copy counts, and a delivery pays for it; a message that was sent twice is two."""
+    again = b"TIMER_DEQUEUE_MS\x019\x02TIMER_ROLL_TIMES\x011\x02"
+    base = tmp_path / "base"
+    stored = made(
+        base, timed(90_000, 10_000), timed(90_000, 11_000, again),
+        timed(90_000, 12_000, key=b"two"), timed(90_000, 12_001, key=b"two"),
+        timed(80_000, 13_000, key=b"paid"),
+        replace(timed(80_000, 81_000, b"TIMER_DEQUEUE_MS\x019\x02", b"paid"), topic=b"T"),
+    )  # fmt: skip
+    expected = tuple(record.physical_offset for record in stored[1:4])
+    assert find_debts(read_store_settings(base), base).places == expected
