@@ -19,6 +19,7 @@ from reput.overlay.copies import SendBack, sent_back
 from reput.overlay.debts import Debts, find_debts, waiting_records
 from reput.overlay.deliveries import Deliveries
 from reput.overlay.groupcommit import GroupCommit
+from reput.overlay.lostanswers import KEPT_MS, LostAnswers
 from reput.overlay.pipeline import Pipeline, write_settings
 from reput.overlay.release import Writer
 from reput.overlay.sends import Send, Target, sent
@@ -31,6 +32,7 @@ from reput.store.log import java
 from reput.store.log.appender import LogAppender
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import records
+from reput.store.log.places import first_at_or_after
 from reput.store.log.record import Record
 from reput.store.names import is_topic
 from reput.streaming.commit import OnWatermark
@@ -71,6 +73,7 @@ class Overlay:
         self._waiting = WaitingRecords(base.message_delay_levels_ms)
         self._in_flight: dict[FailedCopy, Future[list[Record]]] = {}
         """Copies whose successors are being written."""
+        self._lost_answers = LostAnswers()
         self._base_log: CommitLog
         self._log: CommitLog
         self._commits: GroupCommit
@@ -91,6 +94,7 @@ class Overlay:
                 if isinstance(record, Record):
                     self._waiting.note(record)
             self._note_debts()
+            self._note_last_answers(appender.end_offset)
             self._pipeline = opened.enter_context(Pipeline(self.root, self._on_watermark))
             self._commits = opened.enter_context(GroupCommit(appender, self._committed))
             self._pipeline.advance(self._commits.durable_end)
@@ -141,6 +145,19 @@ class Overlay:
                 count, self._base.root,
             )  # fmt: skip
 
+    def _note_last_answers(self, end: int) -> None:
+        """Nobody knows any more which answers a process that was killed had written."""
+        now = self._now_ms()
+        start = first_at_or_after(self._log, now - KEPT_MS, end)
+        for record in records(self._log, end if start is None else start, end):
+            if isinstance(record, Record):
+                self._lost_answers.note(record, now)
+
+    def answered(self, stored: Record) -> None:
+        """The client that sent a copy back has been told that its successor is ``stored``."""
+        with self._lock:
+            self._lost_answers.answered(stored.physical_offset)
+
     def send_back(
         self, copy: Record, asked: SendBack, *, is_of_base: bool
     ) -> Future[list[Record]] | None:
@@ -165,10 +182,18 @@ class Overlay:
         return future
 
     def send(self, message: Send, target: Target, unique_key: bytes) -> Future[list[Record]]:
-        """Write a message that a client sends; the future ends when it is durable. Raises
-        RefusedMessageError, BusyError, StoreError."""
+        """Write a message that a client sends; the future ends when it is durable. A copy that was
+        taken back without an answer is not written again. Raises RefusedMessageError, BusyError,
+        StoreError."""
         now_ms = self._now_ms()
         record = sent(message, target, self._writer, unique_key=unique_key, now_ms=now_ms)
+        with self._lock:
+            place = self._lost_answers.take(record, now_ms)
+        stored = None if place is None else self._read(Source(False, place))
+        if stored is not None:
+            written: Future[list[Record]] = Future()
+            written.set_result([stored])
+            return written
         return self._commits.submit(record)
 
     def _landed(self, failed: FailedCopy) -> None:
@@ -177,8 +202,10 @@ class Overlay:
 
     def _committed(self, durable_end: int, stored: Sequence[Record]) -> None:
         with self._lock:
+            now = self._now_ms()
             for record in stored:
                 self._waiting.note(record)
+                self._lost_answers.note(record, now)
             self._lock.notify_all()
         self._pipeline.advance(durable_end)
 

@@ -9,6 +9,7 @@ one that the client means. Source: RocketMQ 5.3.3
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reput.overlay.copies import DEFAULT_MAX_RECONSUME_TIMES, SendBack, message_id
@@ -74,9 +75,16 @@ class SendBacks:
             return request.answer(ResponseCode.SUCCESS)
         answer_when_durable(
             connection, request, future,
-            lambda _: request.answer(ResponseCode.SUCCESS), ResponseCode.SYSTEM_ERROR,
+            lambda stored: self._taken_back(connection, request, stored), ResponseCode.SYSTEM_ERROR,
         )  # fmt: skip
         return None
+
+    def _taken_back(
+        self, connection: Connection, request: Frame, stored: Sequence[Record]
+    ) -> Frame:
+        if connection.is_open:
+            self._overlay.answered(stored[0])
+        return request.answer(ResponseCode.SUCCESS)
 
     def _copy(self, request: Frame, group: str) -> Record:
         """The record that a request means. Raises Refused where the log has another one there."""

@@ -234,6 +234,29 @@ def test_another_server_goes_on(small: SmallStore, tmp_path: Path) -> None:
     assert topics == [b"SCHEDULE_TOPIC_XXXX", DEAD.encode(), RETRIES.encode()]
 
 
+def test_a_copy_that_is_sent_because_its_answer_was_lost(small: SmallStore, tmp_path: Path) -> None:
+    """Nobody knows whether a server that ended had answered: the same message is taken once. With
+    an answer it is another failure."""
+    with (small.root / "broker.conf").open("a") as conf:
+        conf.write("messageDelayLevel=1h 1h 1h 1h 1h\n")
+    again = send(RETRIES, "DELAY\x013\x02UNIQ_KEY\x01KEY0\x02RETRY_TOPIC\x01Topic\x02")
+    with serving(small, tmp_path) as ports, Client(ports[0]) as client:
+        assert client.ask(SEND_BACK, back(small.log.spans[0][0])).code == 0
+        with Client(ports[1]) as twin:
+            assert twin.ask(SEND_V2, again, b"body").code == 0
+        assert [one.reconsume_times for one in written(tmp_path)] == [1, 1]
+        assert client.ask(SEND_BACK, back(small.log.spans[1][0], 1)).code == 0
+    of_second = {**again, "i": str(again["i"]).replace("KEY0", "KEY1"), "j": 2}
+    with serving(small, tmp_path) as ports, Client(ports[1]) as twin:
+        answer = twin.ask(SEND_V2, of_second, b"body")
+        assert (answer.code, answer.ext["queueOffset"], answer.ext["transactionId"]) == (
+            0, "0", "KEY1",
+        )  # fmt: skip
+        assert len(written(tmp_path)) == 3
+        assert twin.ask(SEND_V2, of_second, b"body").code == 0
+        assert len(written(tmp_path)) == 4
+
+
 def test_commands_read_it_as_any_store(small: SmallStore, tmp_path: Path, call: Call) -> None:
     """While it is served, and afterwards; verify finds each entry as the log has it."""
     overlay = tmp_path / "output" / "overlay"
