@@ -6,7 +6,8 @@ line, as a broker passes it over; it stays where it is.
 
 What waited in the base is delivered to queue 0, whatever queue its REAL_QID names: a topic of the
 base's has one queue in the overlay. With as many as in the base, members that share the queues of
-two brokers out would have most of the base's or most of the overlay's.
+two brokers out would have most of the base's or most of the overlay's. Nothing of it is delivered
+any more once the base's broker runs again.
 
 Source of the rules: ``overlay.waiting``.
 """
@@ -50,15 +51,18 @@ class Deliveries:
         read: Callable[[Source], Record | None],
         writer: Writer,
         now_ms: Callable[[], int],
+        base_pid: Callable[[], int | None],
     ) -> None:
         """``lock`` guards ``waiting``, and is notified when that changes; ``read`` returns the
-        record at a place, None where it cannot be read."""
+        record at a place, None where it cannot be read; ``base_pid`` returns the process of the
+        base's broker, None while it is at rest."""
         self._waiting = waiting
         self._lock = lock
         self._commits = commits
         self._read = read
         self._writer = writer
         self._now_ms = now_ms
+        self._base_pid = base_pid
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="reput-deliveries", daemon=True)
 
@@ -75,6 +79,8 @@ class Deliveries:
 
     def _run(self) -> None:
         while (places := self._next_due()) is not None:
+            if any(place.is_base for place in places) and self._base_came_back():
+                continue
             records = [made for place in places if (made := self._delivered(place)) is not None]
             if not records:
                 continue
@@ -87,6 +93,20 @@ class Deliveries:
                 logger.log(level, "%d deliveries wait: %s", len(records), error)
                 with self._lock:
                     self._lock.wait_for(lambda: self._is_closed, RETRY_SECONDS)
+
+    def _base_came_back(self) -> bool:
+        """Whether the base's broker delivers what waits there."""
+        pid = self._base_pid()
+        if pid is None:
+            return False
+        with self._lock:
+            count = self._waiting.owed_count
+            self._waiting.disown()
+        logger.warning(
+            "the base's broker runs again, process %d: %d messages that wait there are left to it, "
+            "and those that the overlay has delivered it delivers once more", pid, count,
+        )  # fmt: skip
+        return True
 
     def _next_due(self) -> Sequence[Source] | None:
         """Wait until something is due, and return the places; None at the end."""

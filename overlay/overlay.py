@@ -101,7 +101,7 @@ class Overlay:
             opened.enter_context(
                 Deliveries(
                     self._waiting, self._lock, self._commits, self._read, self._writer,
-                    self._now_ms,
+                    self._now_ms, lambda: broker_pid(self._base.root),
                 )
             )  # fmt: skip
             self._opened = opened.pop_all()

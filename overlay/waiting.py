@@ -103,6 +103,11 @@ class WaitingRecords:
         """Take a record in that waits in the base's log, in the order of its queue."""
         self._wait(Source(is_base=True, physical_offset=record.physical_offset), record, None)
 
+    def disown(self) -> None:
+        """Forget what waits in the base's log, until the next start."""
+        for place in [place for place in self._undelivered if place.is_base]:
+            self.give_up(place)
+
     def give_up(self, place: Source) -> None:
         """Forget a record that cannot be delivered, until the next start."""
         self._undelivered.pop(place, None)

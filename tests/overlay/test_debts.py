@@ -30,7 +30,7 @@ from reput.streaming.config import DispatcherConfig
 from reput.streaming.sparkless import running
 from tests.support.delivering import STORES, TIMER_TOPIC
 from tests.support.golden import log_records, tree, unpack_golden
-from tests.support.processes import holder, is_killed_at
+from tests.support.processes import became, holder, is_killed_at
 
 CONF = "mappedFileSizeConsumeQueue=20000\n"
 OWED = {
@@ -280,6 +280,27 @@ def test_a_broker_that_runs_delivers_itself(base: Path, caplog: pytest.LogCaptur
         (line,) = (r.message for r in caplog.records if "delivers what waits" in r.message)
         assert f"process {pid}" in line
     assert owing.delivered() == []
+    owing.run()
+    assert len(owing.delivered()) == len(OWED[base.name])
+
+
+def test_a_broker_that_comes_back_delivers_the_rest(
+    base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Messages that are due from then on are left to it, and one line says so."""
+    owing, clock = Owing(base, base), [max(one.store_timestamp for one in log_records(base))]
+    overlay = Overlay(read_store_settings(base), base, owing.writer, now_ms=lambda: clock[0])
+    with overlay:
+        with overlay._lock:
+            assert overlay._lock.wait_for(lambda: not overlay._waiting.due(clock[0]), WAIT_SECONDS)
+            before = overlay._waiting.owed_count
+        assert before > 0
+        with holder(lambda: plain_lock(base / "lock")) as pid, caplog.at_level("INFO", "reput"):
+            clock[0] = LATER
+            assert became(lambda: overlay._waiting.owed_count == 0, WAIT_SECONDS)
+    (line,) = (r.message for r in caplog.records if "runs again" in r.message)
+    assert f"process {pid}: {before} messages" in line
+    assert len(owing.delivered()) == len(OWED[base.name]) - before
     owing.run()
     assert len(owing.delivered()) == len(OWED[base.name])
 

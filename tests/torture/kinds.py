@@ -10,6 +10,7 @@ from tests.torture import (
     interrupted,
     logmachine,
     logrot,
+    overlaycuts,
     powercut,
     races,
     shuffledappend,
@@ -24,6 +25,6 @@ KINDS = {
         torntail.KIND, logrot.KIND, derivedrot.KIND, sparkcheckpoint.KIND,
         interrupted.FAILING_WRITES, interrupted.KILLS, races.KIND, shuffledappend.KIND, clock.KIND,
         logmachine.KIND, dispatchermachine.KIND, sparkruns.SPARK_KILLS, sparkruns.JVM_CALLS,
-        crashimages.KIND, powercut.KIND,
+        crashimages.KIND, powercut.KIND, overlaycuts.KIND,
     )
 }  # fmt: skip
