@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import shutil
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,9 +24,11 @@ from tests.support.golden import log_records, tree
 from tests.support.processes import became
 from tests.support.remoting import free_ports
 
-MESSAGES, MAX_ATTEMPTS = 12, 2
+MESSAGES, MAX_ATTEMPTS = 40, 2
 """Messages of the base, and attempts after the first one (``MAX_RECONSUME_TIMES``)."""
 KILLS = 3
+MANY_KILLS, MOST_SECONDS = 300, 6.0
+"""One every three seconds on the average."""
 PATIENCE_SECONDS = 90.0
 SETTINGS = "brokerName=B\nmessageDelayLevel=1s 1s 1s 1s 1s\n"
 
@@ -119,25 +122,54 @@ def test_kills_of_the_server_lose_nothing(store: Path, output: Path, seed: int) 
                 became(lambda n=wanted: len(stored(output)) >= n, 20)  # type: ignore[misc]
                 server.process.kill()
         with serving(*options, listen=address):
-            assert became(lambda: _is_settled(output), PATIENCE_SECONDS)
+            assert became(lambda: _is_settled(output, "group"), PATIENCE_SECONDS)
             consumer.stop()
-    _check_settled(output)
+    _check_settled(output, "group")
 
 
-def _is_settled(output: Path) -> bool:
-    return len({one.body for one in dead(output, "group")}) == MESSAGES and not _waiting(output)
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_kill_every_three_seconds(store: Path, output: Path, seed: int) -> None:
+    """One group after the other consumes all messages and fails, as long as it takes."""
+    address = f"127.0.0.1:{free_ports((-2, -1, 0, 1))}"
+    options = (store, "--output", output, "--overlay")
+    rng, kills, groups = random.Random(seed), 0, list[str]()
+    while kills < MANY_KILLS:
+        group = f"group{len(groups)}"
+        groups.append(group)
+        with ExitStack() as opened:
+            consumer = None
+            while consumer is None or not _is_settled(output, group):
+                with serving(*options, listen=address, exit_code=-signal.SIGKILL) as server:
+                    if consumer is None:
+                        consumer = Consumer(address, "givingup", "Topic", group)
+                        opened.enter_context(consumer)
+                    time.sleep(rng.uniform(0, MOST_SECONDS))  # the moment is random, not an event
+                    server.process.kill()
+                    kills += 1
+            consumer.kill()
+    for group in groups:
+        _check_settled(output, group)
+    print(f"kills: {kills}, groups: {len(groups)}")
+
+
+def _is_settled(output: Path, group: str) -> bool:
+    is_dead = len({one.body for one in dead(output, group)}) == MESSAGES
+    return is_dead and not _waiting(output)
 
 
 def _waiting(output: Path) -> set[int]:
     """The positions of what waits."""
     records = stored(output)
-    delivered = {r.prepared_transaction_offset - 1 for r in records if r.topic == b"%RETRY%group"}
+    delivered = {
+        r.prepared_transaction_offset - 1 for r in records if r.topic.startswith(b"%RETRY%")
+    }
     waited = {r.physical_offset for r in records if r.topic == b"SCHEDULE_TOPIC_XXXX"}
     return waited - delivered
 
 
-def _check_settled(output: Path) -> None:
-    records = stored(output)
-    sources = Counter(r.prepared_transaction_offset for r in records if r.topic == b"%RETRY%group")
-    assert set(sources.values()) == {1}
-    print(f"dead letters: {len(dead(output, 'group'))}, delivered: {sources.total()}")
+def _check_settled(output: Path, group: str) -> None:
+    records, topic = stored(output), f"%RETRY%{group}".encode()
+    sources = Counter(r.prepared_transaction_offset for r in records if r.topic == topic)
+    assert set(sources.values()) <= {1}
+    print(f"{group}: dead letters {len(dead(output, group))}, delivered {sources.total()}")
