@@ -78,11 +78,10 @@ BALANCE_GOAL_BYTES = GIB
 
 
 @contextmanager
-def serving(store: Path, output: Path) -> Iterator[tuple[str, int]]:
+def serving(store: Path, output: Path, *options: str) -> Iterator[tuple[str, int]]:
     """Run ``reput serve`` in the block; yield its HOST:PORT and process id."""
-    command = python_command(
-        "-m", "reput", "serve", str(store), "--output", str(output), "--listen", "127.0.0.1:0"
-    )
+    place = ("--output", str(output), "--listen", "127.0.0.1:0")
+    command = python_command("-m", "reput", "serve", str(store), *place, *options)
     with child(command, silent=True) as running:
         yield _address(running), running.process.pid
 
@@ -123,23 +122,28 @@ class System:
 @contextmanager
 def broker(log: Log, view: Path) -> Iterator[System]:
     """Run a broker of RocketMQ, with its name server, on a view of the log."""
+    logs.link_view(log, view)
+    with rocketmq.unchanged(log), running_broker(view, log.file_size) as system:
+        logs.check_queues(view, log)
+        yield system
+
+
+@contextmanager
+def running_broker(store: Path, file_size: int, *, timers: bool = False) -> Iterator[System]:
+    """Run a broker of RocketMQ, with its name server, on a store whose log's files have
+    ``file_size`` bytes."""
     # imported here, because other rows do without pytest
     from tests.interop.rocketmq import Broker  # noqa: PLC0415
 
     settings = {
-        **LIMITS, "mappedFileSizeCommitLog": log.file_size, "messageIndexEnable": False,
-        "timerWheelEnable": False, "fileReservedTime": 876000, "cleanFileForciblyEnable": False,
+        **LIMITS, "mappedFileSizeCommitLog": file_size, "messageIndexEnable": False,
+        "timerWheelEnable": timers, "fileReservedTime": 876000, "cleanFileForciblyEnable": False,
     }  # fmt: skip
-    logs.link_view(log, view)
-    with rocketmq.unchanged(log):
-        running = Broker(
-            view, {TOPIC: QUEUES}, settings, heap="2g", jvm_options=rocketmq.JVM_OPTIONS
-        )
-        with running:
-            route = ask(running.namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
-            (data,) = json.loads(bytes(route.body))["brokerDatas"]
-            logs.check_queues(view, log)
-            yield System(running.namesrv, data["brokerAddrs"]["0"], running.process.pid)
+    running = Broker(store, {TOPIC: QUEUES}, settings, heap="2g", jvm_options=rocketmq.JVM_OPTIONS)
+    with running:
+        route = ask(running.namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
+        (data,) = json.loads(bytes(route.body))["brokerDatas"]
+        yield System(running.namesrv, data["brokerAddrs"]["0"], running.process.pid)
 
 
 def ask(address: str, code: int, ext: Mapping[str, object]) -> Frame:
@@ -147,7 +151,7 @@ def ask(address: str, code: int, ext: Mapping[str, object]) -> Frame:
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), READY_SECONDS) as connection:
         _send(connection, code, ext)
-        return _receive(connection)
+        return receive(connection)
 
 
 def _send(connection: socket.socket, code: int, ext: Mapping[str, object]) -> None:
@@ -155,7 +159,7 @@ def _send(connection: socket.socket, code: int, ext: Mapping[str, object]) -> No
     connection.sendall(encode(Frame(code, 1, ext=texts, language="JAVA")))
 
 
-def _receive(connection: socket.socket) -> Frame:
+def receive(connection: socket.socket) -> Frame:
     data, length = b"", LENGTH_SIZE
     while len(data) < length:
         part = connection.recv(length - len(data))
@@ -383,7 +387,7 @@ def _wakes(store: Path, output: Path, ends: list[int]) -> Iterator[float]:
                 time.sleep(rng.uniform(0.002, 0.02))
                 began = time.perf_counter()
                 state.advance(replace(seen, end_offset=end))
-                answer = _receive(connection)
+                answer = receive(connection)
                 wait_seconds = time.perf_counter() - began
                 if answer.code != ResponseCode.SUCCESS:
                     raise BenchError(f"the pull from {offset} ended with {answer.code}")

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import catch_up, kafka, live, reading, scaling, sealing, serving, sparksources, tables
+from bench import (
+    catch_up,
+    delivering,
+    kafka,
+    live,
+    reading,
+    scaling,
+    sealing,
+    serving,
+    sparksources,
+    tables,
+)
 from bench.context import Context
 from bench.measures import Row
 from bench.processes import BenchError
@@ -35,6 +46,7 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
     (serving.measure_speed, serving.SPEED_ROWS),
     (serving.measure_wake, (serving.WAKE,)),
     (serving.measure_groups, (serving.BALANCE, serving.HELD)),
+    (delivering.measure, delivering.ROW_NAMES),
     (kafka.measure, (kafka.NAME,)),
     # last, because hundreds of thousands of files are removed slowly
     (scaling.measure_queues, ("queues-10000", "queues-100000")),
@@ -50,7 +62,7 @@ QUICK_ROWS = ("catch-up-300", "parse-limit-300", "catch-up-1200", "parse-limit-1
 NEED_MAVEN = (
     "catch-up-300", "catch-up-1200", "whole-process-300", "all-dispatchers-300", kafka.NAME,
     live.BESIDE_ROCKETMQ,
-    *sparksources.ROW_NAMES, *serving.SPEED_ROWS,
+    *sparksources.ROW_NAMES, *serving.SPEED_ROWS, *delivering.ROW_NAMES,
 )  # fmt: skip
 
 

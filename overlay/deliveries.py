@@ -1,5 +1,7 @@
 """Delivers what waits, when it is due: all that is due together, in one commit.
 
+What is due soon is made already, so that only the write remains then.
+
 A delivery is one append, which names the waiting record as its source, so that nothing is delivered
 twice, whenever the process ends. A record that cannot be read or delivered is passed over with a
 line, as a broker passes it over; it stays where it is.
@@ -19,6 +21,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from reput.overlay.ahead import DeliveriesAhead
 from reput.overlay.copies import level_delivered, timer_delivered
 from reput.overlay.groupcommit import GroupCommit
 from reput.overlay.release import Writer
@@ -63,6 +66,7 @@ class Deliveries:
         self._writer = writer
         self._now_ms = now_ms
         self._base_pid = base_pid
+        self._ahead = DeliveriesAhead()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="reput-deliveries", daemon=True)
 
@@ -81,7 +85,8 @@ class Deliveries:
         while (places := self._next_due()) is not None:
             if any(place.is_base for place in places) and self._base_came_back():
                 continue
-            records = [made for place in places if (made := self._delivered(place)) is not None]
+            made = [self._ahead.take(place) or self._delivered(place) for place in places]
+            records = [record for record in made if record is not None]
             if not records:
                 continue
             try:
@@ -110,18 +115,23 @@ class Deliveries:
 
     def _next_due(self) -> Sequence[Source] | None:
         """Wait until something is due, and return the places; None at the end."""
-        with self._lock:
-            while not self._is_closed:
+        while True:
+            with self._lock:
                 now = self._now_ms()
                 due = self._waiting.due(now)
+                if self._is_closed:
+                    return None
                 if due:
                     return due[:AT_ONCE]
-                next_due = self._waiting.next_due()
-                pause = MAX_PAUSE_SECONDS
-                if next_due is not None:
-                    pause = min(max(next_due - now, 0) / 1000, pause)
-                self._lock.wait(pause)
-        return None
+                soon = self._ahead.missing(self._waiting, now)
+                if not soon:
+                    next_due = self._waiting.next_due()
+                    pause = MAX_PAUSE_SECONDS
+                    if next_due is not None:
+                        pause = min(max(next_due - now, 0) / 1000, pause)
+                    self._lock.wait(pause)
+            for place in soon:
+                self._ahead.put(place, self._delivered(place))
 
     def _delivered(self, place: Source) -> Record | None:
         """The delivery of a waiting record; None where there is none to be made."""

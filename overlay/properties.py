@@ -66,7 +66,11 @@ class JavaProperties:
         Malformed UTF-8 is replaced as Java's decoder does it.
         """
         parsed = cls(capacity)
-        for name, value in properties.parse(java.decode(text).encode()).items():
+        values = properties.parse(java.decode(text).encode())
+        if capacity >= _TREE_CAPACITY and len(values) <= _LARGEST_LOAD * capacity:
+            parsed._values = values  # no number of names in a bucket changes it
+            return parsed
+        for name, value in values.items():
             parsed.put(name, value)
         return parsed
 
@@ -90,7 +94,8 @@ class JavaProperties:
 
     def __iter__(self) -> Iterator[bytes]:
         """The names in the order of the text."""
-        return iter(sorted(self._values, key=self._bucket))
+        last = self._capacity - 1
+        return iter(sorted(self._values, key=lambda name: _spread_hash(name) & last))
 
     def text(self, *, ends_with_separator: bool) -> bytes:
         r"""``name \x01 value \x02`` of every property, the last ``\x02`` if so wanted."""

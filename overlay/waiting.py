@@ -13,6 +13,7 @@ was set back), ``TimerMessageStore`` (formats.md §11).
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -165,6 +166,21 @@ class WaitingRecords:
             if not (waiting.due <= now or waiting.due > now + delay):
                 return
             yield waiting
+
+    def soon(self, until: int) -> Iterator[Source]:
+        """The places of records that are due at ``until``, in ms, in no order; without timer
+        messages that ``due`` has returned."""
+        for queue in self._levels.values():
+            for waiting in itertools.takewhile(lambda one: one.due <= until, queue):
+                if waiting.place in self._undelivered:
+                    yield waiting.place
+        numbers = [0]
+        while numbers:
+            number = numbers.pop()
+            if number < len(self._timers) and self._timers[number].due <= until:
+                if self._timers[number].place in self._undelivered:
+                    yield self._timers[number].place
+                numbers += (2 * number + 1, 2 * number + 2)
 
     def next_due(self) -> int | None:
         """Return when the next record is due, in ms; None without one."""

@@ -147,7 +147,7 @@ def decode_message_id(message_id: str) -> tuple[tuple[str, int], int] | None:
     host = data[: -_MESSAGE_ID.size]
     if len(host) not in (record.HOST_V4_LENGTH, record.HOST_V6_LENGTH):
         return None
-    return record.decode_host(memoryview(host)), _MESSAGE_ID.unpack(data[len(host) :])[0]
+    return record.decode_host(host), _MESSAGE_ID.unpack(data[len(host) :])[0]
 
 
 def message_place(offset_message_id: str) -> tuple[tuple[str, int], int]:

@@ -194,20 +194,12 @@ class LogAppender:
             if message.dispatched_to_queue:
                 queue_offset = queue_offsets.get(key, self.next_queue_offset(*key))
                 queue_offsets[key] = queue_offset + 1
-            placed = replace(
-                message,
-                queue_offset=queue_offset,
-                physical_offset=position,
-                store_timestamp=message.store_timestamp or now_ms(),
-                magic=record.magic_for(message.topic),
-            )
-            data = self._encode(placed)
+            placed, data = self._place(message, queue_offset, position)
             room = self.file_size - position % self.file_size
             if len(data) + record.END_FILE_MIN_BLANK_LENGTH > room:
                 self._check_size(len(data))
                 position += room
-                placed = replace(placed, physical_offset=position)
-                data = self._encode(placed)
+                placed, data = self._place(message, queue_offset, position)
             stored.append(_as_stored(placed, data))
             encoded.append(data)
             position += len(data)
@@ -215,10 +207,14 @@ class LogAppender:
         self._queue_offsets.update(queue_offsets)
         return stored
 
-    def _encode(self, message: Record) -> bytes:
-        may_look_torn = _looks_torn(message)
+    def _place(
+        self, message: Record, queue_offset: int, physical_offset: int
+    ) -> tuple[Record, bytes]:
+        """The message at its place, and its bytes."""
+        has_tail = self._property_crc or _looks_torn(message)
         try:
-            return record.encode(message, property_crc=self._property_crc or may_look_torn)
+            placed = _placed(message, queue_offset, physical_offset)
+            return placed, record.encode(placed, property_crc=has_tail)
         except (ValueError, struct.error) as error:
             raise StoreError(f"a message cannot be stored: {error}") from error
 
@@ -403,8 +399,27 @@ def _has_property_crc(data: memoryview) -> bool:
     return bytes(data[-size:]) == properties.property_crc_tail(bytes(data[:-size]))
 
 
+def _placed(message: Record, queue_offset: int, physical_offset: int) -> Record:
+    """A message with all that its place gives it."""
+    magic = record.magic_for(message.topic)
+    return replace(
+        message,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        store_timestamp=message.store_timestamp or now_ms(),
+        sys_flag=record.stored_sys_flag(message),
+        magic=magic,
+        body_crc=record.body_crc(message.body),
+        total_size=record.stored_size(message, magic),
+        property_map=properties.parse(message.properties),
+    )
+
+
 def _as_stored(message: Record, data: bytes) -> Record:
     """The record that a reader finds in ``data``."""
+    if message.total_size == len(data):
+        return message
+    # its properties have got a tail
     file_end = message.physical_offset + len(data) + record.END_FILE_MIN_BLANK_LENGTH
     decoded = record.decode(data, message.physical_offset, file_end)
     # RocketMQ does not understand a property of the others

@@ -48,10 +48,7 @@ def as_texts(values: Mapping[bytes, bytes]) -> dict[str, str]:
 
 def format_block(properties: Mapping[bytes, bytes]) -> bytes:
     """The block that 5.3.3 writes: every property ends with the separator."""
-    return b"".join(
-        name + NAME_VALUE_SEPARATOR + value + PROPERTY_SEPARATOR
-        for name, value in properties.items()
-    )
+    return b"".join([b"%b\x01%b\x02" % item for item in properties.items()])
 
 
 def property_crc_tail(record_without_tail: bytes) -> bytes:

@@ -37,6 +37,7 @@ import ipaddress
 import struct
 import zlib
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from reput.store.log import java, properties
@@ -69,6 +70,8 @@ TAIL_LENGTH = _TAIL.size
 PROPERTIES_LENGTH_SIZE = _SHORT.size
 SIZE_MAGIC_LENGTH = _SIZE_MAGIC.size
 PORT_LENGTH = _PORT.size
+HOSTS = 4096
+"""Hosts whose text is kept: most records of a log have the same few."""
 HOST_V4_LENGTH = 8
 HOST_V6_LENGTH = 20
 STORE_TIMESTAMP_END_MAX = BORN_HOST_POSITION + HOST_V6_LENGTH + _LONG.size
@@ -194,7 +197,7 @@ def frame(view: memoryview, physical_offset: int, file_end: int) -> Frame | Outc
     (sys_flag,) = _INT.unpack_from(view, SYS_FLAG_POSITION)
     born_length = HOST_V6_LENGTH if sys_flag & SysFlag.BORN_HOST_V6 else HOST_V4_LENGTH
     store_length = HOST_V6_LENGTH if sys_flag & SysFlag.STORE_HOST_V6 else HOST_V4_LENGTH
-    topic_length_size = 2 if magic == MESSAGE_MAGIC_V2 else 1
+    topic_length_size = _topic_length_size(magic)
     body = FIXED_LENGTH + born_length + store_length
     if body + topic_length_size + _SHORT.size > total_size:
         return bad_length
@@ -261,9 +264,9 @@ def _decode_framed(view: memoryview, framed: Frame) -> Record:
         flag=flag,
         sys_flag=sys_flag,
         born_timestamp=born,
-        born_host=decode_host(view[BORN_HOST_POSITION:stored]),
+        born_host=decode_host(bytes(view[BORN_HOST_POSITION:stored])),
         store_timestamp=store_timestamp,
-        store_host=decode_host(view[stored + _LONG.size : tail]),
+        store_host=decode_host(bytes(view[stored + _LONG.size : tail])),
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared_offset,
         magic=magic,
@@ -273,12 +276,14 @@ def _decode_framed(view: memoryview, framed: Frame) -> Record:
     )
 
 
-def decode_host(data: bytes | memoryview) -> tuple[str, int]:
+@lru_cache(maxsize=HOSTS)
+def decode_host(data: bytes) -> tuple[str, int]:
     """Address and port of 8 or 20 stored bytes."""
-    address = ipaddress.ip_address(bytes(data[:-PORT_LENGTH]))
+    address = ipaddress.ip_address(data[:-PORT_LENGTH])
     return str(address), _PORT.unpack(data[-PORT_LENGTH:])[0]
 
 
+@lru_cache(maxsize=HOSTS)
 def encode_host(host: tuple[str, int]) -> bytes:
     """Address bytes and port: 8 bytes for IPv4, 20 for IPv6."""
     return ipaddress.ip_address(host[0]).packed + _PORT.pack(host[1])
@@ -375,12 +380,7 @@ def encode(record: Record, *, property_crc: bool = False) -> bytes:
         data = encode(replace(record, properties=block + tail))[: -len(tail)]
         return data + properties.property_crc_tail(data)
     born_host, store_host = encode_host(record.born_host), encode_host(record.store_host)
-    sys_flag = record.sys_flag & ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
-    if len(born_host) == HOST_V6_LENGTH:
-        sys_flag |= SysFlag.BORN_HOST_V6
-    if len(store_host) == HOST_V6_LENGTH:
-        sys_flag |= SysFlag.STORE_HOST_V6
-    topic_length_size = 2 if record.magic == MESSAGE_MAGIC_V2 else 1
+    topic_length_size = _topic_length_size(record.magic)
     if len(record.topic) >= 1 << (8 * topic_length_size - 1) or len(record.properties) > 32767:
         raise ValueError("topic or properties exceed their length field")
     parts = (
@@ -394,19 +394,40 @@ def encode(record: Record, *, property_crc: bool = False) -> bytes:
         _SHORT.pack(len(record.properties)),
         record.properties,
     )
-    rest = b"".join(parts)
     head = _HEAD.pack(
-        BORN_HOST_POSITION + len(rest),
+        stored_size(record, record.magic),
         record.magic,
         body_crc(record.body),
         record.queue_id,
         record.flag,
         record.queue_offset,
         record.physical_offset,
-        sys_flag,
+        stored_sys_flag(record),
         record.born_timestamp,
     )
-    return head + rest
+    return b"".join((head, *parts))
+
+
+def stored_size(record: Record, magic: int) -> int:
+    """Bytes of a record that is stored with a magic, without a tail of its properties
+    (``CommitLog.calMsgLength``)."""
+    hosts = len(encode_host(record.born_host)) + len(encode_host(record.store_host))
+    topic = _topic_length_size(magic) + len(record.topic)
+    return FIXED_LENGTH + hosts + len(record.body) + topic + _SHORT.size + len(record.properties)
+
+
+def _topic_length_size(magic: int) -> int:
+    return 2 if magic == MESSAGE_MAGIC_V2 else 1
+
+
+def stored_sys_flag(record: Record) -> int:
+    """The flag with the bits of the hosts' addresses."""
+    sys_flag = record.sys_flag & ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+    if len(encode_host(record.born_host)) == HOST_V6_LENGTH:
+        sys_flag |= SysFlag.BORN_HOST_V6
+    if len(encode_host(record.store_host)) == HOST_V6_LENGTH:
+        sys_flag |= SysFlag.STORE_HOST_V6
+    return sys_flag
 
 
 def encode_blank(remaining: int) -> bytes:

@@ -79,6 +79,25 @@ class Log:
             or record.physical_offset in before
         }
 
+    def soon(self, until: int, due: set[int]) -> set[int]:
+        """The places of records that are due until then, of timers without those in ``due``."""
+        waiting = {record.physical_offset for record in self.waiting()}
+        found = set()
+        for record in self.records:
+            out = int(record.property_map.get(b"TIMER_OUT_MS", b"0")) + 1000
+            if record.topic == TIMER and out <= until and record.physical_offset not in due:
+                found.add(record.physical_offset)
+        for level, delay in enumerate(DELAYS):
+            is_head = True
+            for record in self.records:
+                if (record.topic, record.queue_id) != (SCHEDULE, level):
+                    continue
+                is_head = is_head and record.physical_offset not in waiting
+                if not is_head and record.store_timestamp + delay > until:
+                    break
+                found.add(record.physical_offset)
+        return found & waiting
+
     def ended(self) -> set[tuple[bytes, int]]:
         """(group, source) of every copy whose successor waits or is dead."""
         found = {
@@ -120,6 +139,10 @@ def test_what_waits_is_what_the_log_says(seed: int, case: int) -> None:
         assert len(places) == len(set(places))
         assert set(places) == log.due(now, before)
         before = set(places)
+        until = now + rng.choice((0, 500, 2500, 20_000))
+        soon = [source.physical_offset for source in waiting.soon(until)]
+        assert len(soon) == len(set(soon))
+        assert set(soon) == log.soon(until, before)
         assert len(waiting) == len(log.waiting())
         ended = log.ended()
         for group in GROUPS:
