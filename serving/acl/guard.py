@@ -2,7 +2,8 @@
 
 A server that cannot read changed rules keeps those that it has, and says so in one line. Rules of a
 folder are those of ``plain_acl.yml`` and of all files below ``acl/``, as in RocketMQ's ``conf``, or
-of every ``.yml`` and ``.yaml`` file below it where it has neither. Source: RocketMQ 5.3.2
+of every ``.yml`` and ``.yaml`` file below it where it has neither. A folder in which a broker keeps
+users (``config`` of its store) has the rules of its databases. Source: RocketMQ 5.3.2
 ``PlainPermissionManager``.
 """
 
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from reput.serving.acl.accounts import Account
 from reput.serving.acl.needs import TopicAt, needs_of
+from reput.serving.acl.rocksdbrules import RuleDatabases
 from reput.serving.acl.rulefile import Rules, RulesError, merged, parse_rules
 from reput.serving.acl.signature import ACCESS_KEY, is_signed
 from reput.serving.codes import ResponseCode
@@ -39,6 +41,7 @@ class AccessRules:
     def __init__(self, path: Path) -> None:
         """Raises UsageError if they cannot be read."""
         self._path = path
+        self._databases = RuleDatabases(path)
         try:
             self._seen = self._contents()
             self.rules = self._parsed(self._seen)
@@ -80,9 +83,12 @@ class AccessRules:
         )  # fmt: skip
 
     def _contents(self) -> Mapping[Path, bytes]:
-        """The bytes of each file, in the order in which they count. Raises OSError."""
+        """The bytes of each file, in the order in which they count. Raises OSError,
+        RulesError, UsageError."""
         if not self._path.is_dir():
             return {self._path: self._path.read_bytes()}
+        if self._databases.are_there:
+            return {self._path: self._databases.read()}
         below, plain = self._path / "acl", self._path / "plain_acl.yml"
         is_conf = below.is_dir() or plain.exists()
         found = sorted((below if is_conf else self._path).rglob("*"))

@@ -363,6 +363,11 @@ def ask_batch(store: Path, file_size: int, questions: Sequence[str]) -> list[int
     return [int(answer) for answer in _answers("batch", store, file_size, *questions)]
 
 
+def write_access_rules(directory: Path, orders: Sequence[str]) -> None:
+    """Write ``users`` and ``acls`` below a directory, as a broker keeps them (AuthCommand)."""
+    _answers("auth", directory, *orders, "close")
+
+
 def ask_paths(file_size: int, settings: Sequence[tuple[str, str]]) -> list[list[Path]]:
     """The files that RocketMQ takes for the log's (PathsCommand), for each pair of
     storePathCommitLog and readOnlyCommitLogStorePaths."""

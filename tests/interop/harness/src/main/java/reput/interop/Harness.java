@@ -32,6 +32,7 @@ public final class Harness {
                Harness ext DIRECTORY FILE_SIZE QUESTION...
                Harness batch DIRECTORY FILE_SIZE QUESTION...
                Harness paths FILE_SIZE QUESTION...
+               Harness auth DIRECTORY QUESTION...
                Harness settings STORE_DIR NAMES QUESTION...
                Harness warm STORE_DIR""";
 
@@ -86,6 +87,8 @@ public final class Harness {
             case "trace" -> new QuestionsCommand(rest, TraceCommand::answer, protocol);
             case "ext" -> count < 2 ? null : ExtCommand.parse(rest, protocol);
             case "batch" -> count < 2 ? null : BatchCommand.parse(rest, protocol);
+            case "auth" -> count < 1 ? null : new QuestionsCommand(
+                rest.subList(1, count), new AuthCommand(rest.get(0)), protocol);
             case "paths" -> count < 1 ? null : new QuestionsCommand(
                 rest.subList(1, count), new PathsCommand(Integer.parseInt(rest.get(0))), protocol);
             case "settings" -> count < 2 ? null : SettingsCommand.parse(rest, protocol);
