@@ -145,6 +145,14 @@ _COMMANDS = {
         "groups:app",
         "Show consumer groups with their lag, and move their offsets. `list` may be left out.",
     ),
+    "overlay": (
+        "overlay:app",
+        "Show what consuming has left in an overlay, and send it into a broker.",
+    ),
+    "dlq": (
+        "dlq:app",
+        "Show dead letters of an overlay, and send them again. `list` may be left out.",
+    ),
 }
 """Name -> the place of its function or group, and its line in ``--help``, the first paragraph of
 its own help; in the order of ``--help``."""

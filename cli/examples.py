@@ -59,6 +59,18 @@ EXAMPLES: Final = {
     ),
     "groups skip": ("groups skip /data/store billing",),
     "groups clone": ("groups clone /data/store billing billing-2",),
+    "overlay status": ("overlay status /data/queues",),
+    "overlay export": ("overlay export /data/queues --group billing",),
+    "overlay drain": (
+        "overlay drain /data/queues --broker 127.0.0.1:10911",
+        "overlay drain /data/queues --broker 127.0.0.1:10911 --apply",
+    ),
+    "dlq list": ("dlq list /data/queues --group billing",),
+    "dlq show": ("dlq show /data/queues billing 0",),
+    "dlq resend": (
+        "dlq resend /data/queues billing --offset 0",
+        "dlq resend /data/queues billing --all --apply",
+    ),
 }
 """A command's name -> the words after ``reput`` of one or two calls."""
 

@@ -299,7 +299,7 @@ def _stated(properties: Properties) -> dict[str, Any]:
     if (size := values.get("mapped_file_size_consume_queue")) is not None:
         values["mapped_file_size_consume_queue"] = rounded_file_size(size)
     if (delay_levels := properties.text("messageDelayLevel")) is not None:
-        values["message_delay_levels_ms"] = _delay_levels(delay_levels, properties.path)
+        values["message_delay_levels_ms"] = delay_levels_ms(delay_levels, properties.path)
     return values
 
 
@@ -385,7 +385,7 @@ def _within(limits: tuple[int, int], number: int, key: str, properties: Properti
     return number
 
 
-def _delay_levels(text: str, path: Path) -> tuple[int, ...]:
+def delay_levels_ms(text: str, place: object) -> tuple[int, ...]:
     """Milliseconds by level, as ``ScheduleMessageService.parseDelayLevel`` has them, overflow
     included. Raises UsageError where it fails, since a broker does not start then."""
     levels = []
@@ -393,7 +393,7 @@ def _delay_levels(text: str, path: Path) -> tuple[int, ...]:
         number = parse_integer(ascii_digits(part[:-1]), 64)
         if number is None or part[-1] not in _DELAY_UNITS_MS:
             raise UsageError(
-                f"messageDelayLevel in {path} holds {part!r}, with which a broker does not start; "
+                f"messageDelayLevel in {place} holds {part!r}, with which a broker does not start; "
                 "write numbers with s, m, h or d, and one blank between"
             )
         milliseconds = number * _DELAY_UNITS_MS[part[-1]]

@@ -92,6 +92,8 @@ TURN_LOCK_FILE = f"{SERVE_DIRECTORY}/turn.lock"
 """Locked by whoever writes committed offsets."""
 QUEUE_LOCKS_FILE = f"{SERVE_DIRECTORY}/locks.json"
 """The queues that clients have locked, to read them in order."""
+DRAIN_JOURNAL = f"{STATE_DIRECTORY}/drain.journal"
+"""The messages of an overlay that were sent into a broker."""
 
 # units on their way from Spark's tasks, and Spark's checkpoint
 SPOOL_DIRECTORY = "spool"
