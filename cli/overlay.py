@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -282,7 +281,14 @@ def _drain_result(target: str, done: Drained, *, apply: bool) -> Result:
         line += "; nothing was sent, give --apply"
     refused = [reason for reason in done.left_out if reason.startswith("refused")]
     table = Table("left out", ("messages", "why"), _counts(done.left_out), folds=True)
-    fields = {"applied": apply, "broker": target, **asdict(done)}
+    fields = {
+        "applied": apply,
+        "broker": target,
+        "sent": {str(kind): count for kind, count in sorted(done.sent.items())},
+        "found": done.found,
+        "sent_before": done.before,
+        "left_out": dict(done.left_out),
+    }
     return Result(fields, [table, line], exit_code=1 if refused else 0)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from reput.overlay.overlay import Overlay
+from reput.overlay.drainjournal import check_not_drained
+from reput.overlay.overlay import Overlay, overlay_root
 from reput.overlay.release import RELEASE_5_3_3, Writer
 from reput.serving.arrivals import NotifiedArrivals
 from reput.serving.stores import ServedStore
@@ -13,7 +14,8 @@ from reput.serving.stores import ServedStore
 
 def open_overlay(base: ServedStore, host: str, port: int) -> tuple[Overlay, ServedStore]:
     """Open the overlay of ``base``; ``host`` and ``port`` are where clients reach it. Raises
-    OwnershipError, UsageError, StoreError."""
+    OwnershipError, UsageError, StoreError; also where a broker has messages of it."""
+    check_not_drained(overlay_root(base.output))
     arrivals = NotifiedArrivals(asyncio.get_running_loop())
     writer = Writer(
         RELEASE_5_3_3, (host, port), base.identity.cluster,
