@@ -178,7 +178,7 @@ def export(
 
 
 def entry_result(contents: Contents, entry: Entry, body: Bodies) -> Result:
-    """One message of an overlay, with what it is to its group."""
+    """Return one message of an overlay, with what it is to its group."""
     from reput.readers.messages import Message  # noqa: PLC0415
 
     message = Message.of(contents.record(entry))
@@ -193,7 +193,7 @@ def entry_result(contents: Contents, entry: Entry, body: Bodies) -> Result:
 
 
 def entry_fields(entry: Entry, properties: dict[str, str]) -> dict[str, Any]:
-    """What a message is to its group, as JSON fields."""
+    """Return the JSON fields that say what a message is to its group."""
     topic = entry.topic.decode(errors="replace")
     return {
         "kind": entry.kind.value,
@@ -272,14 +272,15 @@ def _drain_result(target: str, done: Drained, *, apply: bool) -> Result:
     total = done.sent.total()
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(done.sent.items()))
     words = f"{texts.counted(total, 'message')}{f' ({kinds})' if kinds else ''}"
-    line = f"{words} sent to {target}" if apply else f"{words} would be sent to {target}"
+    line = f"{words} {'sent' if apply else 'would be sent'} to {target}"
     if done.found:
         line += f"; the broker had {done.found} of a run that was killed"
     if done.before:
         line += f"; {done.before} were sent before"
+    if done.remaining:
+        line += f"; {done.remaining} were not: run the same command again for those"
     if not apply and total:
         line += "; nothing was sent, give --apply"
-    refused = [reason for reason in done.left_out if reason.startswith("refused")]
     table = Table("left out", ("messages", "why"), _counts(done.left_out), folds=True)
     fields = {
         "applied": apply,
@@ -287,9 +288,10 @@ def _drain_result(target: str, done: Drained, *, apply: bool) -> Result:
         "sent": {str(kind): count for kind, count in sorted(done.sent.items())},
         "found": done.found,
         "sent_before": done.before,
+        "remaining": done.remaining,
         "left_out": dict(done.left_out),
     }
-    return Result(fields, [table, line], exit_code=1 if refused else 0)
+    return Result(fields, [table, line], exit_code=int(done.remaining > 0))
 
 
 def _counts(left_out: Counter[str]) -> list[tuple[object, ...]]:

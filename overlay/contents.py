@@ -1,4 +1,4 @@
-"""What is in an overlay that no consumer has had yet, read from its log as it is.
+"""Reads from an overlay's log, as it is, the messages that no consumer has had yet.
 
 A message that waits, one that was delivered and is not consumed, and a dead letter are an entry
 each. Nothing is written, and no lock is taken, so that a server may run on the overlay meanwhile:
@@ -44,7 +44,7 @@ _NO_MESSAGES = {HALF_TOPIC: "open transaction", DISCARDED_TOPIC: "discarded tran
 
 
 class Kind(StrEnum):
-    """What an entry is to its group."""
+    """The ways in which an entry is still its group's."""
 
     WAITING = "waiting"
     DELIVERED = "delivered"
@@ -192,7 +192,7 @@ def _note_source(entries: dict[int, Entry], record: Record) -> None:
     target = record.property_map.get(names.REAL_TOPIC, b"")
     topic = target if record.topic in (SCHEDULE_TOPIC, TIMER_TOPIC) else record.topic
     if entry.kind is Kind.DEAD:
-        if topic == RETRY_GROUP_TOPIC_PREFIX + (entry.group or "").encode():
+        if record.topic == RETRY_GROUP_TOPIC_PREFIX + (entry.group or "").encode():
             entries[source.physical_offset] = replace(entry, is_resent=True)
     elif entry.kind is Kind.DELIVERED and entry.group is not None:
         successors = [prefix + entry.group.encode() for prefix in

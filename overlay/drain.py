@@ -22,6 +22,7 @@ from reput.overlay.contents import Contents, Entry, Kind
 from reput.overlay.copies import DEFAULT_MAX_RECONSUME_TIMES, message_id
 from reput.overlay.drafts import TIMER_TOPIC
 from reput.overlay.drainjournal import DrainJournal, DrainNotes
+from reput.overlay.release import Refusal
 from reput.overlay.sends import Send
 from reput.store.errors import RefusedMessageError
 from reput.store.log import java, properties
@@ -38,6 +39,14 @@ NAMED_AT_ONCE = 32
 """Messages that one durable line names before they are sent; as many are asked for after a kill."""
 MAX_FOUND = 32
 """Messages with one UNIQ_KEY that a broker lists (``defaultQueryMaxNum``)."""
+TOO_MANY = "it was sent without an answer, and the broker lists too many messages with its key"
+NOT_STORED = frozenset(
+    (
+        Refusal.MESSAGE_ILLEGAL, Refusal.NO_PERMISSION, Refusal.SUBSCRIPTION_GROUP_NOT_EXIST,
+        Refusal.INVALID_PARAMETER,
+    )
+)  # fmt: skip
+"""Answers before anything is stored; after any other refusal the message is looked for."""
 LEFT_OUT = (
     names.REAL_TOPIC, names.REAL_QUEUE_ID, b"RECONSUME_TIME", b"MAX_RECONSUME_TIMES", b"MIN_OFFSET",
     b"MAX_OFFSET", b"CONSUME_START_TIME",
@@ -71,7 +80,7 @@ class Broker(Protocol):
 
 @dataclass(slots=True)
 class Drained:
-    """What became of an overlay's messages, or would."""
+    """Counts of an overlay's messages by what became of them, or would."""
 
     sent: Counter[str] = field(default_factory=Counter)
     """By kind."""
@@ -79,6 +88,8 @@ class Drained:
     """Messages of an earlier, killed run that the broker had."""
     before: int = 0
     """Messages whose answer an earlier run noted."""
+    remaining: int = 0
+    """Messages that the broker refused, or of which it cannot be told whether it has them."""
     left_out: Counter[str] = field(default_factory=Counter)
     """By reason."""
 
@@ -223,7 +234,8 @@ class Drain:
                 self._journal.note(entry.physical_offset, new[0])
                 self._done.found += 1
             elif len(listed) >= MAX_FOUND:
-                self._done.left_out["the broker lists too many messages with its UNIQ_KEY"] += 1
+                self._done.left_out[TOO_MANY] += 1
+                self._done.remaining += 1
             else:
                 missing.append(entry)
         return missing
@@ -238,6 +250,9 @@ class Drain:
                 answered = self._broker.send(message)
             except RefusedMessageError as error:
                 self._done.left_out[f"refused: {error}"] += 1
+                self._done.remaining += 1
+                if error.code in NOT_STORED:
+                    self._journal.note_refused(entry.physical_offset)
                 continue
             self._journal.note(entry.physical_offset, answered)
             self._done.sent[entry.kind] += 1
@@ -258,7 +273,7 @@ def to_send(contents: Contents, notes: DrainNotes) -> list[Entry]:
 
 
 def planned(contents: Contents, notes: DrainNotes) -> Drained:
-    """What a drain would send, and what it would leave out."""
+    """Count what a drain would send, and what it would leave out."""
     counts = Drained(left_out=Counter(contents.left_out))
     counts.sent.update(entry.kind for entry in to_send(contents, notes))
     resent = sum(entry.is_resent for entry in contents.entries)

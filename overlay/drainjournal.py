@@ -1,4 +1,4 @@
-"""Which messages of an overlay a broker has: ``OVERLAY/reput/drain.journal``.
+"""The journal of a drain, ``OVERLAY/reput/drain.journal``: it tells which messages a broker has.
 
 Its lines are those of ``store.state.offsetjournal``, each with a CRC-32. Before messages are sent,
 a durable line names them; the answer to each is a line of its own, which is durable before the
@@ -7,6 +7,7 @@ it has an answer; it was named and may be in the broker, who has to be asked; or
 
     {"to":"HOST:PORT","sending":[[PHYSICAL_OFFSET,DELAY_LEVEL],...]}
     {"sent":PHYSICAL_OFFSET,"id":"MESSAGE_ID"}
+    {"refused":PHYSICAL_OFFSET}
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from reput.store.state.offsetjournal import Journal, read_journal
 
 
 class DrainNotes:
-    """What the journal of an overlay says, as it was when this was made."""
+    """The state that the journal of an overlay describes, kept up by those who write it."""
 
     def __init__(self, root: Path) -> None:
         """``root`` is the overlay. Raises StoreError for a journal that cannot be used."""
@@ -50,6 +51,8 @@ class DrainNotes:
         if "sending" in line:
             self.target = str(line["to"])
             self.unanswered |= {int(offset): int(level) for offset, level in line["sending"]}
+        elif "refused" in line:
+            self.unanswered.pop(int(line["refused"]), None)
         else:
             self.note_sent(int(line["sent"]), str(line["id"]))
 
@@ -117,3 +120,8 @@ class DrainJournal:
         """Note that the broker has a message; durable with the next ``begin``, or at the end."""
         self._journal.write({"sent": physical_offset, "id": message_id})
         self._notes.note_sent(physical_offset, message_id)
+
+    def note_refused(self, physical_offset: int) -> None:
+        """Note that the broker does not have a message, and may be sent it again."""
+        self._journal.write({"refused": physical_offset})
+        self._notes.unanswered.pop(physical_offset, None)

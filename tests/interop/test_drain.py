@@ -1,4 +1,4 @@
-"""What is in an overlay goes into a real broker, each message once, however often it is killed."""
+"""A drain brings each message of an overlay into a real broker once, however often it is killed."""
 
 from __future__ import annotations
 
