@@ -150,8 +150,10 @@ class BrokerClient:
             time.sleep(POLL_SECONDS)
 
     def delay_levels_ms(self) -> Sequence[int]:
-        """The delays of the broker's levels, from 1 on."""
-        answer = self._asked(RequestCode.GET_BROKER_CONFIG, {})
+        """The delays of the broker's levels, from 1 on; RocketMQ's own if it does not tell."""
+        answer = self.ask(RequestCode.GET_BROKER_CONFIG, {})
+        if answer.code != ResponseCode.SUCCESS:
+            return DEFAULT_DELAY_LEVELS_MS
         try:
             stated = parse_properties(bytes(answer.body))
         except ValueError as error:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from reput.overlay.drainjournal import DrainJournal, DrainNotes
+from reput.store.errors import UsageError
 from reput.store.fsops import FAILPOINTS_VARIABLE
 from reput.store.log.record import Record
 from tests.cli.test_errors import assert_one_line
@@ -166,6 +168,22 @@ def test_nothing_is_sent_beside_a_server(left: LeftOverlay) -> None:
         assert (found["server_pid"], found["groups"][0]["dead"]) == (os.getpid(), 4)
         assert reput("dlq", left.output).returncode == 0
     assert len(left.records) == before
+
+
+def test_a_drained_overlay_is_not_served(left: LeftOverlay, call: Call) -> None:
+    """Its consumers would get twice what the broker delivers now; the rest goes there, too."""
+    target = "127.0.0.1:10911"
+    with DrainJournal(DrainNotes(left.root), left.root, target) as journal:
+        journal.begin([(0, 0)])
+    store = left.output.parent / "store"
+    line = f"messages of {left.root} were sent to the broker {target}"
+    with pytest.raises(UsageError, match=line), served_stores([(store, left.output)], overlay=True):
+        pass
+    done = call("dlq", "resend", left.output, GROUP, "--all", "--apply")
+    assert_one_line(done, 2, line, "move the directory away once `reput overlay drain` has")
+    done = call("overlay", "drain", left.output, "--broker", "127.0.0.1:1", "--apply")
+    assert_one_line(done, 2, f"send the rest there, with --broker {target}")
+    assert answer(call, "overlay", "status", left.output)["drained_to"] == target
 
 
 @pytest.mark.parametrize(

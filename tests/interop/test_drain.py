@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -13,10 +14,11 @@ import pytest
 
 from reput.store.fsops import FAILPOINTS_VARIABLE
 from reput.store.log.record import Record
+from tests.interop.clients import Consumer
 from tests.interop.rocketmq import Broker, mqadmin
-from tests.support.cli import REPUT, ROOT, Call, json_object, reput
+from tests.support.cli import REPUT, ROOT, json_object, reput
 from tests.support.golden import log_records
-from tests.support.left_overlay import DEAD, RETRIES, LeftOverlay, left_overlay
+from tests.support.left_overlay import DEAD, GROUP, RETRIES, LeftOverlay, left_overlay
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 KILLS = 6
@@ -73,10 +75,10 @@ def check(left: LeftOverlay, store: Path) -> None:
 def test_each_message_goes_into_a_broker_once(
     release: str, left: LeftOverlay, tmp_path: Path
 ) -> None:
-    """A second drain sends nothing; a dead letter comes to the topic of dead letters, which has one
-    queue, and can be read."""
+    """A second drain sends nothing. A consumer of the group gets what was delivered, and the topic
+    of dead letters has one queue."""
     before = left.records
-    with Broker(tmp_path / "target") as broker:
+    with Broker(tmp_path / "target", {"Topic": 1}) as broker:
         first = reput("overlay", "drain", left.output, "--namesrv", broker.namesrv, "--json")
         plan = json_object(first)
         assert (plan["applied"], plan["sent"]) == (
@@ -87,6 +89,11 @@ def test_each_message_goes_into_a_broker_once(
         assert (done["sent"], done["left_out"]) == (plan["sent"], {})
         done = json_object(reput(*words))
         assert (done["sent"], done["sent_before"]) == ({}, sum(plan["sent"].values()))
+        with Consumer(broker.namesrv, "concurrent", "Topic", GROUP) as consumer:
+            taken = consumer.take(len(left.delivered))
+            assert consumer.stop() == []
+        expected = Counter((attempts, zlib.crc32(body)) for attempts, body in left.delivered)
+        assert Counter((one.reconsume_times, one.body_crc) for one in taken) == expected
         route = mqadmin(broker.namesrv, "topicRoute", "-t", DEAD)
         assert '"writeQueueNums":1' in route.replace(" ", ""), release
     check(left, tmp_path / "target")
@@ -106,19 +113,3 @@ def test_kills_lose_nothing_and_double_nothing(
             assert killed_drain(left, broker.namesrv, point) in (-signal.SIGKILL, 1, 0)
         assert killed_drain(left, broker.namesrv, "") == 0
     check(left, tmp_path / "target")
-
-
-def test_a_drained_overlay_is_not_served(left: LeftOverlay, tmp_path: Path, call: Call) -> None:
-    """Its consumers would get twice what the broker delivers now."""
-    with Broker(tmp_path / "target") as broker:
-        assert killed_drain(left, broker.namesrv, "pwrite:5=kill") == -signal.SIGKILL
-        other = call("overlay", "drain", left.output, "--broker", "127.0.0.1:1", "--apply")
-        assert other.returncode == 2
-        assert "send the rest there, with --broker 127.0.0.1:" in other.stderr
-    store = tmp_path / "store"
-    done = call("serve", store, "-o", left.output, "--overlay", "--listen", "127.0.0.1:0")
-    assert done.returncode == 2
-    assert f"messages of {left.root} were sent to the broker 127.0.0.1:" in done.stderr
-    assert "move the directory away" in done.stderr
-    done = call("dlq", "resend", left.output, "group", "--all", "--apply")
-    assert (done.returncode, "would come twice" in done.stderr) == (2, True)
