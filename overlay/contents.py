@@ -39,7 +39,7 @@ from reput.store.state.consumeroffset import Offsets, read_committed
 
 _FOREVER = 1 << 62
 """ms; everything that waits is due then."""
-_NO_MESSAGES = {HALF_TOPIC: "open transaction", DISCARDED_TOPIC: "discarded transaction"}
+_NO_MESSAGES = {HALF_TOPIC: "half of a transaction", DISCARDED_TOPIC: "discarded transaction"}
 """Topics of records that are no message of a consumer, and why they are left out."""
 
 

@@ -216,14 +216,13 @@ class Drain:
         """Note the messages that the broker has; return those that it does not have."""
         if entries:
             self._broker.wait_until_found()
-        missing = []
+        missing, known = [], set(self._notes.message_ids.values())
         for entry in entries:
             level = self._notes.unanswered[entry.physical_offset]
             message = drained(self._contents.record(entry), entry, level)
             key = properties.parse(message.properties)[properties.UNIQ_KEY]
             topics = stored_topics(message, entry.kind)
             listed = [found for topic in topics for found in self._broker.find(topic, key)]
-            known = set(self._notes.message_ids.values())
             ids = [
                 message_id(found).decode()
                 for found in listed
@@ -232,6 +231,7 @@ class Drain:
             new = [each for each in ids if each not in known]
             if new:
                 self._journal.note(entry.physical_offset, new[0])
+                known.add(new[0])
                 self._done.found += 1
             elif len(listed) >= MAX_FOUND:
                 self._done.left_out[TOO_MANY] += 1

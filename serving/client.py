@@ -35,8 +35,12 @@ TIMEOUT_SECONDS = 15.0
 DISPATCH_SECONDS = 60.0
 """Time that a broker gets to dispatch what it has stored."""
 POLL_SECONDS = 0.1
+QUEUE_SECONDS = 1.0
+"""Time in which a broker stores or refuses a send that it has got, from a connection that has ended
+since: it refuses one that was queued for 200 ms (``waitTimeMillsInSendQueue``)."""
 _STORED: Final = frozenset((0, 10, 11, 12))
 """Answers to a send that was stored: the others say that a disk or a slave was late."""
+_UNABLE: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
 _GROUP = "reput-drain"
 _MAX_TIME = (1 << 63) - 1
 END_OF_POSITION = PHYSICAL_OFFSET_POSITION + 8
@@ -104,7 +108,8 @@ class BrokerClient:
         return answer
 
     def send(self, message: Send) -> str:
-        """Send a message; return the id that the broker gave it. Raises RefusedMessageError."""
+        """Send a message; return the id that the broker gave it. Raises RefusedMessageError, and
+        StoreError also where the broker is too busy, or has no room."""
         fields: dict[str, object] = {
             "a": _GROUP, "b": java.decode(message.topic), "c": "TBW102",
             # a topic that has to be made gets this many queues
@@ -116,6 +121,11 @@ class BrokerClient:
             fields["l"] = message.max_reconsume_times
         ext = {name: str(value) for name, value in fields.items()}
         answer = self.ask(RequestCode.SEND_MESSAGE_V2, ext, message.body)
+        if answer.code in _UNABLE:
+            raise StoreError(
+                f"{self.address} takes no messages now ({_reason(answer)}): run the same command "
+                "again once it does"
+            )
         if answer.code not in _STORED:
             raise RefusedMessageError(answer.code, _reason(answer))
         return answer.ext.get("msgId", "")
@@ -134,8 +144,11 @@ class BrokerClient:
         return list(_records(bytes(answer.body)))
 
     def wait_until_found(self) -> None:
-        """Return when the broker has dispatched all that it had stored at the call, so that
+        """Return when the broker has dispatched all that it had got before the call, so that
         ``find`` knows it. Raises StoreError if that takes too long."""
+        # it answers, so it stands still no more
+        self._asked(RequestCode.GET_BROKER_RUNTIME_INFO, {})
+        time.sleep(QUEUE_SECONDS)
         deadline = time.monotonic() + DISPATCH_SECONDS
         while True:
             answer = self._asked(RequestCode.GET_BROKER_RUNTIME_INFO, {})

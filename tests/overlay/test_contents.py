@@ -130,7 +130,7 @@ def test_records_of_transactions_are_left_out(writer: Writer, tmp_path: Path) ->
     writer.append(b"TRANS_CHECK_MAX_TIME_TOPIC", -1)
     with opened_contents(tmp_path) as contents:
         assert contents.entries == []
-        expected = {"open transaction": 1, "discarded transaction": 1}
+        expected = {"half of a transaction": 1, "discarded transaction": 1}
         assert contents.left_out == Counter(expected)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -263,6 +264,17 @@ def test_the_rest_goes_to_the_same_broker(root: Path) -> None:
         run(contents, PlainBroker())
         with pytest.raises(UsageError, match=f"send the rest there, with --broker {TARGET}"):
             run(contents, PlainBroker(), "127.0.0.1:1")
+
+
+@pytest.mark.parametrize("line", [b"[]", b"{}", b'{"sending":[1],"to":"x"}', b'{"sent":"a"}'])
+def test_a_journal_of_something_else(root: Path, line: bytes) -> None:
+    """Nothing is sent that a broker may have."""
+    path = DrainNotes(root).path
+    path.parent.mkdir()
+    lines = (b"%08x %s\n" % (zlib.crc32(each), each) for each in (b'{"drain":1}', line))
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(StoreError, match=f"cannot use {path}: .*; restore it from a copy"):
+        DrainNotes(root)
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 7))

@@ -13,6 +13,7 @@ import pytest
 
 from reput.overlay.sends import Send
 from reput.serving.client import BrokerClient, only_broker
+from reput.serving.frame import RESPONSE, Frame, encode
 from reput.store.errors import RefusedMessageError, StoreError, UsageError
 from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS
 from tests.readers.stores import SmallStore
@@ -89,6 +90,18 @@ def test_a_name_server_s_only_broker(small: SmallStore, tmp_path: Path) -> None:
         pytest.raises(UsageError, match=r"knows .* at .*, .*: name one with --broker"),
     ):
         only_broker(HOST, ports[0])
+
+
+@pytest.mark.parametrize("code", [2, 14])
+def test_a_busy_broker_is_asked_later(code: int) -> None:
+    """It refuses no message; whoever runs the command is told to run it again."""
+    answer = encode(Frame(code, 1, RESPONSE, "no room"))
+    with (
+        answering(answer) as port,
+        BrokerClient(HOST, port) as client,
+        pytest.raises(StoreError, match=f"takes no messages now .code {code}, no room.: run"),
+    ):
+        client.send(message("%RETRY%g"))
 
 
 @pytest.mark.parametrize(
