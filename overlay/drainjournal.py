@@ -5,6 +5,7 @@ a durable line names them; the answer to each is a line of its own, which is dur
 next messages are named. After a kill or a power cut a message is therefore in one of three states:
 it has an answer; it was named and may be in the broker, who has to be asked; or it was not sent::
 
+    {"drain":1}
     {"to":"HOST:PORT","sending":[[PHYSICAL_OFFSET,DELAY_LEVEL],...]}
     {"sent":PHYSICAL_OFFSET,"id":"MESSAGE_ID"}
     {"refused":PHYSICAL_OFFSET}
@@ -20,7 +21,7 @@ from pathlib import Path
 from reput.store import fsops
 from reput.store.errors import StoreError, UsageError
 from reput.store.files import DRAIN_JOURNAL
-from reput.store.state.offsetjournal import Journal, read_journal
+from reput.store.state.offsetjournal import Journal, entry_of, is_whole, read_journal
 
 
 class DrainNotes:
@@ -44,6 +45,23 @@ class DrainNotes:
                 raise StoreError(
                     f"cannot use {self.path}: {error!r}; restore it from a copy", path=self.path
                 ) from error
+        self._check_rest()
+
+    def _check_rest(self) -> None:
+        """Raise StoreError for damage before the journal's end. A power cut tears answers to
+        messages that a durable line names, and such a line before any of its messages is sent."""
+        named = {*self.unanswered, *self.message_ids}
+        rest = self.path.read_bytes()[self.size :] if self.path.exists() else b""
+        for line in filter(is_whole, rest.splitlines(keepends=True)):
+            answer = entry_of(line)
+            place = answer.get("sent", answer.get("refused"))
+            if place is not None and place not in named:
+                raise StoreError(
+                    f"cannot use {self.path}: it is damaged at byte {self.size}, before messages "
+                    "that were sent; restore it from a copy",
+                    path=self.path,
+                    position=self.size,
+                )
 
     def _take(self, line: object) -> None:
         if not isinstance(line, Mapping):

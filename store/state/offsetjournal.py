@@ -21,9 +21,12 @@ import os
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reput.store import fsops
+
+_MARK_LENGTH = 9
+"""A CRC-32 in hex digits, and a space."""
 
 
 class Journal:
@@ -93,13 +96,23 @@ def read_journal(path: Path) -> JournalLines:
     except (FileNotFoundError, NotADirectoryError):
         lines = []
     for line in lines:
-        mark, _, data = line.partition(b" ")
-        if not line.endswith(b"\n") or mark != b"%08x" % zlib.crc32(data[:-1]):
+        if not is_whole(line):
             break
-        entries.append(json.loads(data))
+        entries.append(entry_of(line))
         size += len(line)
     first = entries[0] if entries and isinstance(entries[0], dict) else {}
     return JournalLines(first.get("file"), first.get("after"), entries[1:], size)
+
+
+def is_whole(line: bytes) -> bool:
+    """Whether a line, with its end, is as it was written."""
+    data = line[_MARK_LENGTH:-1]
+    return line.endswith(b"\n") and line[:_MARK_LENGTH] == b"%08x " % zlib.crc32(data)
+
+
+def entry_of(line: bytes) -> Any:
+    """The entry of a whole line."""
+    return json.loads(line[_MARK_LENGTH:])
 
 
 def applying_to(file_crc: int, journals: Sequence[JournalLines]) -> list[int]:

@@ -277,6 +277,22 @@ def test_a_journal_of_something_else(root: Path, line: bytes) -> None:
         DrainNotes(root)
 
 
+def test_a_journal_that_is_damaged_before_its_end(root: Path) -> None:
+    """Nothing is sent again that was sent after the damage; at the end it is a torn line."""
+    broker = PlainBroker()
+    with opened_contents(root.parent) as contents:
+        run(contents, broker)
+        path = DrainNotes(root).path
+        lines = path.read_bytes().splitlines(keepends=True)
+        last = max(number for number, line in enumerate(lines) if b"sending" in line)
+        for number, line in enumerate(lines[: last + 1]):
+            damaged = [*lines[:number], line.replace(b":", b";", 1), *lines[number + 1 :]]
+            path.write_bytes(b"".join(damaged))
+            with pytest.raises(StoreError, match=r"damaged at byte \d+, .*; restore it from"):
+                run(contents, broker)
+    assert len(broker.stored) == 100
+
+
 @pytest.mark.parametrize("cut", range(1, 60, 7))
 def test_a_torn_journal_names_what_was_sent(root: Path, cut: int) -> None:
     """Its last line was not durable: the messages after the line before it are asked for."""
