@@ -26,6 +26,7 @@ from reput.overlay.drain import (
 from reput.overlay.drainjournal import DrainJournal, DrainNotes
 from reput.overlay.release import RELEASE_5_3_3, Writer
 from reput.overlay.sends import RetryGroup, Send, Target, sent
+from reput.store import fsops
 from reput.store.errors import RefusedMessageError, StoreError, UsageError
 from reput.store.log import properties
 from reput.store.log.appender import LogAppender
@@ -245,6 +246,41 @@ def test_a_key_of_too_many_messages_is_left_to_a_person(root: Path) -> None:
             assert (done.remaining, done.sent) == (1, {})
             assert done.left_out == {TOO_MANY: 1}
     assert len(broker.stored) == 99
+
+
+def test_a_message_is_named_durably_before_it_is_sent(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut, too, the broker is asked for it; answers are durable before the next
+    messages are named, and at the end."""
+    broker, path = PlainBroker(), DrainNotes(root).path
+    steps: list[str] = []
+    write, sync, send = fsops.pwrite, fsops.sync, broker.send
+
+    def written(fd: int, data: bytes, offset: int, place: str | Path) -> None:
+        if place == path:
+            steps.append("name" if b"sending" in data else "note")
+        write(fd, data, offset, place)
+
+    def synced(fd: int, place: str | Path) -> None:
+        if place == path:
+            steps.append("sync")
+        sync(fd, place)
+
+    def asked(message: Send) -> str:
+        steps.append("send")
+        return send(message)
+
+    monkeypatch.setattr(fsops, "pwrite", written)
+    monkeypatch.setattr(fsops, "sync", synced)
+    monkeypatch.setattr(broker, "send", asked)
+    with opened_contents(root.parent) as contents:
+        run(contents, broker)
+    words = " ".join(steps)
+    portions = " ".join(
+        " ".join(("name sync", *["send note"] * count)) for count in (32, 32, 32, 4)
+    )
+    assert words == f"note {portions} sync"
 
 
 def test_what_a_broker_refuses_is_tried_again_by_the_next_run(root: Path) -> None:
