@@ -71,6 +71,7 @@ EXAMPLES: Final = {
         "dlq resend /data/queues billing --offset 0",
         "dlq resend /data/queues billing --all --apply",
     ),
+    "overlay handover": ("overlay handover /data/queues /data/handover --store /data/store",),
 }
 """A command's name -> the words after ``reput`` of one or two calls."""
 

@@ -14,6 +14,7 @@ import typer
 from reput.cli import messages, options, render, texts
 from reput.cli.clientoptions import address
 from reput.cli.commands import Command, Group
+from reput.cli.handover import handover
 from reput.cli.messages import DEFAULT_BODIES, Bodies
 from reput.cli.printer import Entry as Shown
 from reput.cli.printer import Part, Record, Result, Table, printed, printed_lines
@@ -296,3 +297,6 @@ def _drain_result(target: str, done: Drained, *, apply: bool) -> Result:
 
 def _counts(left_out: Counter[str]) -> list[tuple[object, ...]]:
     return [(count, reason) for reason, count in sorted(left_out.items())]
+
+
+app.command("handover", cls=Command)(handover)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -84,6 +84,8 @@ class Debts:
     """Their physical offsets: level by level in the order of the queues, timer messages last."""
     topics: frozenset[bytes] = frozenset()
     """The topics to which they belong."""
+    level_ends: Mapping[int, int] = field(default_factory=dict)
+    """By level: the queue offset after its last message."""
     scanned_bytes: int = 0
     """Bytes of the log that were read for deliveries."""
 
@@ -182,12 +184,7 @@ class _Search:
         self._max_timer_delay = (stated or MAX_TIMER_DELAY_SECONDS) * 1000
         """ms."""
         self._log: CommitLog = store.log.view.log
-        coverage = store.coverage()
-        missing = coverage.missing.first
-        self._reach = coverage.reach if missing is None else min(missing, coverage.reach)
-        """Physical offset from which on messages may be in no queue: a power cut takes the ends of
-        a broker's queues too."""
-        self._end = coverage.log_end
+        self._reach, self._end = reach_and_end(store)
         last = last_record_before(self._log, self._end)
         self._last_time = self._log.store_time(last) if last >= 0 else 0
         self._levels: dict[int, _Level] = {}
@@ -210,7 +207,8 @@ class _Search:
             for waiting in level.waiting[level.next :]
         ]
         places += self._timers.owed()
-        return Debts(tuple(places), frozenset(self._topics(places)), self._end - start)
+        ends = {queue_id + 1: level.queue_end for queue_id, level in sorted(self._levels.items())}
+        return Debts(tuple(places), frozenset(self._topics(places)), ends, self._end - start)
 
     def _level(self, queue_id: int) -> _Level:
         delay = self._delays[min(queue_id, len(self._delays) - 1)]
@@ -226,7 +224,7 @@ class _Search:
         else:
             near_end = queue.first_from_time(self._last_time - MARGIN_MS - level.delay)
             start = max(low, min(offset, near_end))
-        for record in self._records(queue, start, high):
+        for record in records_of_queue(self._log, queue, start, high):
             level.wait(record)
         level.queue_end = high
         if level.waiting:
@@ -243,25 +241,12 @@ class _Search:
             bound = min(noted.next_time, self._last_time) - MARGIN_MS
             enqueued = noted.enqueued
             start = max(low, min(queue.first_from_time(bound - self._max_timer_delay), enqueued))
-        for record in self._records(queue, start, high):
+        for record in records_of_queue(self._log, queue, start, high):
             time = _slot(record).time
             if time >= bound or record.queue_offset >= enqueued:
                 self._timers.wait(record)
                 self._may_be_delivered(max(time, record.store_timestamp))
         self._timers.queue_end = high
-
-    def _records(self, queue: QueueReader, start: int, end: int) -> Iterator[Record]:
-        """The records of a part of a queue; one that cannot be read is passed over, as a broker
-        does."""
-        while start < end:
-            units = queue.units(start, min(end - start, UNITS_AT_ONCE))
-            if not units:
-                return
-            for unit in units:
-                found = self._log.record_at(unit.physical_offset, unit.size)
-                if isinstance(found, Record):
-                    yield found
-            start = units[-1].queue_offset + 1
 
     def _may_be_delivered(self, time: int) -> None:
         self._first_time = time if self._first_time is None else min(self._first_time, time)
@@ -308,23 +293,48 @@ def waiting_records(log: CommitLog, places: list[int] | tuple[int, ...]) -> Iter
             yield found
 
 
-def records_of_elsewhere(log: CommitLog, start: int, end: int) -> Iterator[Record]:
-    """The records of [start, end) of a log in which the property REAL_TOPIC may stand; both bounds
-    are record or file starts. What cannot be read is passed over. The others, most of a log, are
-    not decoded, which would take twenty times as long."""
+def reach_and_end(store: MessageStore) -> tuple[int, int]:
+    """The physical offset from which on messages may be in no queue, since a power cut takes the
+    ends of a broker's queues too, and the log's end."""
+    coverage = store.coverage()
+    missing = coverage.missing.first
+    reach = coverage.reach if missing is None else min(missing, coverage.reach)
+    return reach, coverage.log_end
+
+
+def records_of_queue(log: CommitLog, queue: QueueReader, start: int, end: int) -> Iterator[Record]:
+    """The records of a part of a queue; one that cannot be read is passed over, as a broker
+    does."""
+    while start < end:
+        units = queue.units(start, min(end - start, UNITS_AT_ONCE))
+        if not units:
+            return
+        for unit in units:
+            found = log.record_at(unit.physical_offset, unit.size)
+            if isinstance(found, Record):
+                yield found
+        start = units[-1].queue_offset + 1
+
+
+def records_of_elsewhere(
+    log: CommitLog, start: int, end: int, mark: re.Pattern[bytes] = _REAL_TOPIC
+) -> Iterator[Record]:
+    """The records of [start, end) of a log in which a mark may stand, by default the property
+    REAL_TOPIC; both bounds are record or file starts. What cannot be read is passed over. The
+    others, most of a log, are not decoded, which would take twenty times as long."""
     found: list[Record] = []
 
     def decode(window: Window, segment: Segment, position: int, stop: int) -> tuple[int, int]:
         file_end, buffer = segment.start + log.file_size, window.data.data
         while True:
-            match = _REAL_TOPIC.search(buffer, position, window.length)
-            mark = window.base + match.start() if match else stop
+            match = mark.search(buffer, position, window.length)
+            found_at = window.base + match.start() if match else stop
             # the walk ends at the record with the mark, which ends beyond it
             status, position, _, _ = kernels.hop_records(
-                window.data, window.length, window.base, file_end, position, min(mark, stop),
+                window.data, window.length, window.base, file_end, position, min(found_at, stop),
                 NO_LIMIT, NO_LIMIT,
             )  # fmt: skip
-            if status != Status.OK or mark >= stop:
+            if status != Status.OK or found_at >= stop:
                 return status, position
             result = records.decode(
                 buffer[position : window.length], window.base + position, file_end

@@ -6,10 +6,11 @@ A delivery is one append, which names the waiting record as its source, so that 
 twice, whenever the process ends. A record that cannot be read or delivered is passed over with a
 line, as a broker passes it over; it stays where it is.
 
-What waited in the base is delivered to queue 0, whatever queue its REAL_QID names: a topic of the
-base's has one queue in the overlay. With as many as in the base, members that share the queues of
-two brokers out would have most of the base's or most of the overlay's. Nothing of it is delivered
-any more once the base's broker runs again.
+What is no retry belongs to a topic of the base's, and is delivered to queue 0, whatever queue its
+REAL_QID names, as are retries that waited in the base: such a topic has one queue in the overlay.
+With as many as in the base, members that share the queues of two brokers out would have most of the
+base's or most of the overlay's. What waits in the base is not delivered any more once its broker
+runs again.
 
 Source of the rules: ``overlay.waiting``.
 """
@@ -28,7 +29,7 @@ from reput.overlay.release import Writer
 from reput.overlay.sources import Source
 from reput.overlay.waiting import WaitingRecords
 from reput.store.errors import BusyError, RefusedMessageError, StoreError
-from reput.store.log.record import SCHEDULE_TOPIC, Record
+from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, Record
 
 AT_ONCE = 2000
 """Deliveries of one commit: the first of many that are due together are not kept waiting for the
@@ -151,4 +152,5 @@ class Deliveries:
             with self._lock:
                 self._waiting.give_up(place)
             return None
-        return replace(made, queue_id=OWED_QUEUE_ID) if place.is_base else made
+        is_own_retry = not place.is_base and made.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+        return made if is_own_retry else replace(made, queue_id=OWED_QUEUE_ID)

@@ -15,18 +15,23 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 
+from reput.overlay.checks import CheckTimes, OpenTransactions
 from reput.overlay.copies import SendBack, sent_back
 from reput.overlay.debts import Debts, find_debts, waiting_records
 from reput.overlay.deliveries import Deliveries
+from reput.overlay.drafts import HALF_TOPIC
 from reput.overlay.groupcommit import GroupCommit
+from reput.overlay.halves import Halves, find_halves
 from reput.overlay.lostanswers import KEPT_MS, LostAnswers
 from reput.overlay.pipeline import Pipeline, write_settings
-from reput.overlay.release import Writer
+from reput.overlay.properties import REAL_TOPIC
+from reput.overlay.release import Refusal, Writer
 from reput.overlay.sends import Send, Target, sent
 from reput.overlay.sources import Source
 from reput.overlay.waiting import FailedCopy, WaitingRecords
 from reput.store.brokerlock import broker_pid
 from reput.store.config import StoreSettings, read_store_settings
+from reput.store.errors import RefusedMessageError
 from reput.store.files import OVERLAY_DIRECTORY
 from reput.store.log import java
 from reput.store.log.appender import LogAppender
@@ -65,6 +70,7 @@ class Overlay:
         self._base = base
         self._output = output
         self._debts = Debts()
+        self._halves = Halves()
         self._writer = writer
         self._now_ms = now_ms
         self._on_watermark = on_watermark
@@ -74,6 +80,11 @@ class Overlay:
         self._in_flight: dict[FailedCopy, Future[list[Record]]] = {}
         """Copies whose successors are being written."""
         self._lost_answers = LostAnswers()
+        self.transactions = OpenTransactions(
+            CheckTimes.of(base), writer, lambda place: self._read(Source(True, place)),
+            self._submit, lambda: broker_pid(base.root), now_ms,
+        )  # fmt: skip
+        """The transactions that were open in the base when it was left."""
         self._base_log: CommitLog
         self._log: CommitLog
         self._commits: GroupCommit
@@ -92,8 +103,8 @@ class Overlay:
             self._take_debts_over()
             for record in records(self._log, self._log.min_offset, appender.end_offset):
                 if isinstance(record, Record):
-                    self._waiting.note(record)
-            self._note_debts()
+                    self._note(record)
+            self._log_debts()
             self._note_last_answers(appender.end_offset)
             self._pipeline = opened.enter_context(Pipeline(self.root, self._on_watermark))
             self._commits = opened.enter_context(GroupCommit(appender, self._committed))
@@ -117,32 +128,52 @@ class Overlay:
 
     @property
     def owed_topics(self) -> frozenset[str]:
-        """The topics to which messages belong that waited in the base when it was left: these are
-        delivered here."""
-        return frozenset(filter(is_topic, map(java.decode, self._debts.topics)))
+        """The topics to which messages belong that waited in the base when it was left, and those
+        of its open transactions: these are delivered here."""
+        halves = {transaction.topic for transaction in self._halves.open}
+        return frozenset(filter(is_topic, map(java.decode, self._debts.topics | halves)))
 
     def _take_debts_over(self) -> None:
         """Find what the base owes, unless a broker still pays."""
         pid = broker_pid(self._base.root)
         if pid is not None:
             logger.warning(
-                "the broker of %s runs, process %d, and delivers what waits there, which the "
-                "overlay does not; once the broker has stopped for good, the next start delivers "
-                "what is left",
+                "the broker of %s runs, process %d, and delivers what waits there and asks "
+                "producers about open transactions, which the overlay does not; once the broker "
+                "has stopped for good, the next start takes over what is left",
                 self._base.root, pid,
             )  # fmt: skip
-            return
-        self._debts = find_debts(self._base, self._output)
+        else:
+            self._debts = find_debts(self._base, self._output)
+            self._halves = find_halves(self._base, self._output)
+        self.transactions.take_over(self._halves.open)
         for record in waiting_records(self._base_log, self._debts.places):
             self._waiting.owe(record)
 
-    def _note_debts(self) -> None:
-        count = self._waiting.owed_count
-        if count:
+    def _note(self, record: Record) -> None:
+        """Take the next record of the overlay's log in."""
+        self._waiting.note(record)
+        self.transactions.note(record)
+
+    def _log_debts(self) -> None:
+        root = self._base.root
+        if count := self._waiting.owed_count:
             logger.info(
                 "%d messages that waited in %s when its broker stopped are delivered to the "
                 "overlay when they are due; its broker, if it starts again, delivers them too",
-                count, self._base.root,
+                count, root,
+            )  # fmt: skip
+        if count := len(self.transactions):
+            logger.info(
+                "%d transactions of %s were open when its broker stopped: producers of their "
+                "groups are asked once they connect, and the overlay takes the ends; its broker, "
+                "if it starts again, asks too",
+                count, root,
+            )  # fmt: skip
+        if self._halves.are_in_rocksdb:
+            logger.warning(
+                "transactions of %s are in its broker's RocksDB (transRocksDBEnable): only the "
+                "broker can end them", root,
             )  # fmt: skip
 
     def _note_last_answers(self, end: int) -> None:
@@ -187,6 +218,12 @@ class Overlay:
         StoreError."""
         now_ms = self._now_ms()
         record = sent(message, target, self._writer, unique_key=unique_key, now_ms=now_ms)
+        if HALF_TOPIC in (record.topic, record.property_map.get(REAL_TOPIC)):
+            raise RefusedMessageError(
+                Refusal.NO_PERMISSION,
+                "no transaction begins here: send its message to a broker, or without a "
+                "transaction",
+            )
         with self._lock:
             place = self._lost_answers.take(record, now_ms)
         stored = None if place is None else self._read(Source(False, place))
@@ -194,6 +231,9 @@ class Overlay:
             written: Future[list[Record]] = Future()
             written.set_result([stored])
             return written
+        return self._commits.submit(record)
+
+    def _submit(self, record: Record) -> Future[list[Record]]:
         return self._commits.submit(record)
 
     def _landed(self, failed: FailedCopy) -> None:
@@ -204,7 +244,7 @@ class Overlay:
         with self._lock:
             now = self._now_ms()
             for record in stored:
-                self._waiting.note(record)
+                self._note(record)
                 self._lost_answers.note(record, now)
             self._lock.notify_all()
         self._pipeline.advance(durable_end)

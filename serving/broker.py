@@ -43,6 +43,7 @@ from reput.store.state.ledger import Ledger, damaged_record
 
 if TYPE_CHECKING:
     from reput.overlay.overlay import Overlay  # brings the dispatcher along
+    from reput.serving.transactions import MayPublish, Transactions
 
 logger = logging.getLogger("reput")
 
@@ -115,6 +116,8 @@ class Broker:
         self._writing: dict[int, Handler] = {
             RequestCode.CONSUMER_SEND_MSG_BACK: self._refuse_to_write
         }
+        self._transactions: Transactions | None = None
+        """The base's open ones; None without an overlay, and in one."""
         if overlay is not None:
             self._writing |= self._writing_to(overlay, is_overlay=is_overlay)
         self._failing: set[str] = set()
@@ -141,11 +144,14 @@ class Broker:
         # most servers have none, and start without these
         from reput.serving.sendbacks import SendBacks  # noqa: PLC0415
         from reput.serving.sends import Sends  # noqa: PLC0415
+        from reput.serving.transactions import Transactions  # noqa: PLC0415
 
         policies = self.policies
         sent_back = SendBacks(self.store, overlay, self._groups, policies, is_base=not is_overlay)
         if not is_overlay:
-            return sent_back.handlers
+            name = self.identity.name
+            self._transactions = Transactions(name, overlay.transactions, self._groups)
+            return {**sent_back.handlers, **self._transactions.handlers}
         return {**sent_back.handlers, **Sends(overlay, policies, self._holds_lock).handlers}
 
     def _holds_lock(self, group: str) -> bool:
@@ -161,6 +167,11 @@ class Broker:
             return None
         is_own = message.topic not in CARRYING_TOPICS
         return message.topic if is_own else message.properties.get("REAL_TOPIC", message.topic)
+
+    def protect_checks(self, may_publish: MayPublish) -> None:
+        """Have only those asked about a transaction who may publish its topic."""
+        if self._transactions is not None:
+            self._transactions.may_publish = may_publish
 
     def rules_changed(self) -> None:
         """Have waiting pulls checked by new access rules."""
@@ -208,6 +219,8 @@ class Broker:
         self._pulling.connection_closed(connection)
         self.offsets.connection_closed(connection)
         self._groups.connection_closed(connection)
+        if self._transactions is not None:
+            self._transactions.connection_closed(connection)
 
     async def work(self) -> None:
         """Wake pulls, write offsets and expire members, until cancelled. Raises SyncError."""
@@ -219,6 +232,8 @@ class Broker:
             tasks.create_task(self._lock_file.keep())
             tasks.create_task(self._expire())
             tasks.create_task(report(self._served, has_overlay=self._has_overlay))
+            if self._transactions is not None:
+                tasks.create_task(self._transactions.ask())
 
     async def _expire(self) -> None:
         while True:

@@ -219,10 +219,10 @@ class Connection(asyncio.Protocol):
             frame = Frame(ResponseCode.SYSTEM_ERROR, frame.opaque, frame.flag, remark, codec=codec)
             return Encoded(encode_head(frame), frame.body)
 
-    def notify(self, code: RequestCode, ext: dict[str, str]) -> None:
+    def notify(self, code: RequestCode, ext: dict[str, str], body: bytes = b"") -> None:
         """Send a request of ours that needs no answer."""
         self._opaque += 1
-        self.send(Frame(code, self._opaque, ONE_WAY, None, ext, codec=self._codec))
+        self.send(Frame(code, self._opaque, ONE_WAY, None, ext, body, codec=self._codec))
 
     def call(
         self,

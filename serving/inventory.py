@@ -28,7 +28,7 @@ logger = logging.getLogger("reput")
 
 def lines(inventory: Inventory, *, has_overlay: bool = False) -> Iterator[tuple[int, str]]:
     """The level and text of each line about a store, after its name; an overlay says itself what it
-    delivers of what is due at a time."""
+    takes over of what waits."""
     total = sum(inventory.topics.values())
     if not total:
         yield logging.WARNING, "no topic has a message"
@@ -38,6 +38,8 @@ def lines(inventory: Inventory, *, has_overlay: bool = False) -> Iterator[tuple[
         more = f" and {len(largest) - MOST_NAMED:,} more" if len(largest) > MOST_NAMED else ""
         counts = f"{_counted(total, 'message')} in {_counted(len(largest), 'topic')}"
         yield logging.INFO, f"{counts}: {named}{more}"
+    if has_overlay:
+        return
     waiting = {
         _counted(inventory.delayed, "delayed message"): (inventory.delayed, _BY_DUE_TIME),
         f"up to {_counted(inventory.timed, 'timed message')}": (inventory.timed, _BY_DUE_TIME),
@@ -46,7 +48,7 @@ def lines(inventory: Inventory, *, has_overlay: bool = False) -> Iterator[tuple[
         ),
     }  # fmt: skip
     for what, (count, why) in waiting.items():
-        if count and not (has_overlay and why == _BY_DUE_TIME):
+        if count:
             yield logging.WARNING, f"not delivered: {what}: {why}"
 
 

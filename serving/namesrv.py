@@ -15,6 +15,7 @@ from reput.serving.connection import Connection, Handler, Refused
 from reput.serving.frame import Frame
 from reput.serving.stores import BrokerIdentity
 from reput.serving.topics import CONSUMERS_PREFIXES, Topics
+from reput.store.log.systemtopics import DEFAULT_TOPIC
 
 MASTER_ID = "0"
 
@@ -58,13 +59,18 @@ class NameServer:
             for broker in self._brokers
             if (config := broker.topics.find(topic)) is not None
         ]
-        if not configs:
+        twins = [broker for broker in self._brokers if broker.twin is not None]
+        is_default = topic == DEFAULT_TOPIC and bool(twins)
+        if not configs and not is_default:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {topic}",
             )
         named = {id(broker): broker for broker, _ in configs}
-        if topic.startswith(CONSUMERS_PREFIXES):
+        if is_default:
+            # producers of 4.9 begin with it, and tell all of these of their groups
+            named |= {id(broker): broker for broker in twins}
+        elif topic.startswith(CONSUMERS_PREFIXES) or any(b.topics.owes(topic) for b in twins):
             # tools then ask both, and clients tell both of their groups
             named |= {id(b.twin): b.twin for b in named.values() if b.twin is not None}
         route = {

@@ -105,11 +105,13 @@ class Server:
             names, budget = NameServer(brokers, self._config.advertised_host), Budget()
             listeners = []
             for broker in brokers:
-                check = Guard(self._rules, broker.topic_at).check if self._rules else None
+                guard = Guard(self._rules, broker.topic_at) if self._rules else None
+                if guard is not None:
+                    broker.protect_checks(guard.may_publish)
                 listener = Listener(
                     {**names.handlers, **broker.handlers}, broker.connection_closed,
                     tls=self._tls, is_tls_required=self._config.refuses_plain,
-                    budget=budget, check=check,
+                    budget=budget, check=guard.check if guard else None,
                 )  # fmt: skip
                 opened.push_async_callback(listener.stop)
                 listeners.append(listener)

@@ -75,6 +75,10 @@ class Topics:
             self._configs[name] = self._make(name)
         return self._configs[name]
 
+    def owes(self, name: str) -> bool:
+        """Whether messages of a topic come later."""
+        return name in self._owed
+
     def names(self) -> list[str]:
         """All topics, sorted; mqadmin finds the groups by their retry topics."""
         self._refresh()

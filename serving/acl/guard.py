@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reput.serving.acl.accounts import Account
-from reput.serving.acl.needs import TopicAt, needs_of
+from reput.serving.acl.needs import PUBLISH, Need, TopicAt, needs_of, topic_needs
 from reput.serving.acl.rocksdbrules import RuleDatabases
 from reput.serving.acl.rulefile import Rules, RulesError, merged, parse_rules
 from reput.serving.acl.signature import ACCESS_KEY, is_signed
@@ -128,6 +127,14 @@ class Guard:
     def refusal(self, host: str, request: Frame) -> str | None:
         """The reason why a request of a client at this address is refused; None if it is not. May
         raise Refused for a request whose values no handler takes."""
+        return self._refusal(host, request, needs_of(request, self._topic_at))
+
+    def may_publish(self, connection: Connection, request: Frame, topics: Iterable[str]) -> bool:
+        """Whether the sender of a request may publish all of these topics."""
+        needs = (need for topic in topics for need in topic_needs(topic, PUBLISH))
+        return self._refusal(connection.peer_host, request, needs) is None
+
+    def _refusal(self, host: str, request: Frame, needs: Iterable[Need]) -> str | None:
         rules = self._source.rules
         if any(white.has(host) for white in rules.white):
             return None
@@ -141,12 +148,9 @@ class Guard:
             return None
         if not is_signed(request, account.secret):
             return f"the signature of {ACCESS_KEY} {key!r:.80} is wrong"
-        return self._lack(account, key, host, request)
-
-    def _lack(self, account: Account, key: str, host: str, request: Frame) -> str | None:
         if account.is_admin:
             return None
-        for need in needs_of(request, self._topic_at):
+        for need in needs:
             if not account.allows(need, host):
                 return f"{ACCESS_KEY} {key!r:.80} lacks {need}, for request {request.code}"
         return None

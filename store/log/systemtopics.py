@@ -25,10 +25,11 @@ SYSTEM_TOPIC_PREFIX = record.SYSTEM_TOPIC_PREFIX.decode()
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 HALF_TOPIC, OP_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+ROCKSDB_HALF_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 WAITING_TOPICS = frozenset(("SCHEDULE_TOPIC_XXXX", TIMER_TOPIC, HALF_TOPIC))
 """Topics whose messages wait for a broker to deliver them."""
 CARRYING_TOPICS = WAITING_TOPICS | {
-    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
+    ROCKSDB_HALF_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC"
 }  # fmt: skip
 """Topics in which messages of other topics lie, whose property REAL_TOPIC names their own."""
 

@@ -74,6 +74,13 @@ def read_committed(root: Path) -> Offsets | None:
     return None if state is None else state.offsets
 
 
+def document_with(root: Path, key: TopicGroup, queue_id: int, offset: int) -> bytes:
+    """The text of the file below ``root`` with one offset that is another. Raises StoreError."""
+    state = _read(root) or _FileState({}, 0)
+    changed = {**state.offsets, key: {**state.offsets.get(key, {}), queue_id: offset}}
+    return _document(changed, state.counter + 1)
+
+
 def first_position(committed: Mapping[int, int], asked: int, earliest: int) -> int:
     """Return the offset at which a group begins in a queue without a committed offset.
 

@@ -28,7 +28,7 @@ from reput.store.log.appender import LogAppender
 from reput.store.log.record import SCHEDULE_TOPIC, Record
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.sparkless import running
-from tests.support.delivering import STORES, TIMER_TOPIC
+from tests.support.delivering import STORES, TIMER_TOPIC, UNIT, cut
 from tests.support.golden import log_records, tree, unpack_golden
 from tests.support.processes import became, holder, is_killed_at
 
@@ -38,7 +38,6 @@ OWED = {
     "g533": [b"lv25 body 0", b"tpending body 0"],
     "g551": [b"lv25 body 0", b"tpending body 0"],
 }
-UNIT = struct.Struct(">qiq")
 WAIT_SECONDS = 60.0
 NOTES = ("delayOffset.json", "delayOffset.json.bak", "timercheck")
 
@@ -107,22 +106,6 @@ def test_offsets_beyond_the_queues(base: Path) -> None:
     last = max(record.store_timestamp for record in log_records(base))
     write_notes(base, dict.fromkeys(range(1, 19), 1 << 40), last + (1 << 40), 1 << 40)
     assert owed(base) == OWED[base.name]
-
-
-def cut(root: Path, end: int) -> None:
-    """Cut the log at a record, and the queues with it, as a broker's recovery would."""
-    (path,) = (root / "commitlog").iterdir()
-    size = path.stat().st_size
-    os.truncate(path, end)
-    os.truncate(path, size)
-    for path in (root / "consumequeue").rglob("0*0"):
-        units = path.read_bytes()
-        kept = b"".join(
-            units[at : at + UNIT.size]
-            for at in range(0, len(units), UNIT.size)
-            if UNIT.unpack_from(units, at)[0] < end and UNIT.unpack_from(units, at)[1]
-        )
-        path.write_bytes(kept.ljust(len(units), b"\0"))
 
 
 def is_delivered(record: Record) -> bool:

@@ -109,7 +109,9 @@ def test_every_request_that_is_served_has_a_row(store: Path) -> None:
     served = asyncio.run(served_codes(store))
     assert len(served) > 30
     assert served <= TABLE.keys()
-    assert {*RequestCode} - TABLE.keys() == {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
+    assert {*RequestCode} - TABLE.keys() == {
+        RequestCode.CHECK_TRANSACTION_STATE, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+    }  # fmt: skip
 
 
 def test_a_request_without_a_row_is_an_administrators(guard: Guard) -> None:

@@ -82,6 +82,10 @@ def test_what_only_a_broker_delivers_is_counted(tmp_path: Path, call: Call) -> N
         "not delivered: 7 half messages: their transactions are open, and only a broker asks their "
         "producers",
     ]
+    # an overlay takes all of them over, and says so itself
+    with MessageStore(tmp_path) as opened:
+        taken_over = [*lines(take_inventory(opened, tmp_path), has_overlay=True)]
+    assert [text for _, text in taken_over] == texts(tmp_path)[:1]
     waiting = json.loads(call("status", tmp_path, "--json").stdout)["waiting"]
     assert (waiting["delayed"], waiting["timed"], waiting["halves"]) == (9, 4, 7)
     shown = call("status", tmp_path).stdout

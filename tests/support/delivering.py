@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import struct
 import tarfile
 from collections.abc import Callable, Iterator
@@ -39,6 +40,8 @@ RENEWED = "renewed half"
 SOURCE = 4711
 TIMER_TOPIC = b"rmq_sys_wheel_timer"
 HALF_TOPIC = b"RMQ_SYS_TRANS_HALF_TOPIC"
+UNIT = struct.Struct(">qiq")
+"""A unit of a consume queue."""
 TAPPED_BODY = 60
 """Bytes of a longer body that the tap kept."""
 
@@ -329,3 +332,19 @@ def _batch_of(
         topic=first.topic, queue_id=first.queue_id, body=body, properties=text, sys_flag=sys_flag,
         born_timestamp=first.born_timestamp, born_host=first.born_host,
     )  # fmt: skip
+
+
+def cut(root: Path, end: int) -> None:
+    """Cut the log at a record, and the queues with it, as a broker's recovery would."""
+    (path,) = (root / "commitlog").iterdir()
+    size = path.stat().st_size
+    os.truncate(path, end)
+    os.truncate(path, size)
+    for path in (root / "consumequeue").rglob("0*0"):
+        units = path.read_bytes()
+        kept = b"".join(
+            units[at : at + UNIT.size]
+            for at in range(0, len(units), UNIT.size)
+            if UNIT.unpack_from(units, at)[0] < end and UNIT.unpack_from(units, at)[1]
+        )
+        path.write_bytes(kept.ljust(len(units), b"\0"))

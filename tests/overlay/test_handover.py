@@ -1,0 +1,183 @@
+"""The handover of an overlay to a base's broker, which would go on from it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reput.overlay.checks import End
+from reput.overlay.debts import read_delay_offsets, read_timer_checkpoint
+from reput.overlay.handover import Done, Handover, hand_over
+from reput.overlay.overlay import Overlay, overlay_root
+from reput.store import configjson
+from reput.store.config import read_store_settings
+from reput.store.errors import OwnershipError, UsageError
+from reput.store.log.record import SCHEDULE_TOPIC
+from tests.overlay.test_debts import plain_lock
+from tests.support.delivering import STORES
+from tests.support.golden import log_records, tree, unpack_golden
+from tests.support.processes import holder
+
+LATER = 1 << 42
+WAIT_SECONDS = 60.0
+HALVES = "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS"
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A stopped broker's store that owes a message of level 18 and one of the wheel, and has two
+    open transactions, whose halves to be asked about are at the queue offsets 19 and 20."""
+    root = unpack_golden("g533", tmp_path)
+    (root / "broker.conf").write_text("mappedFileSizeConsumeQueue=20000\nbrokerName=b\n")
+    return root
+
+
+def last_time(base: Path) -> int:
+    """A time at which nothing is due."""
+    return max(record.store_timestamp for record in log_records(base))
+
+
+def serve(base: Path, now: int, *ends: tuple[int, bool]) -> None:
+    """Open the overlay until all that is due is delivered, and end transactions."""
+    settings = read_store_settings(base)
+    with Overlay(settings, base, STORES["g533"], now_ms=lambda: now) as overlay:
+        for queue_offset, is_commit in ends:
+            (place,) = (
+                p for p in overlay.transactions.open_places if p.queue_offset == queue_offset
+            )
+            overlay.transactions.end(End(b"tpg", place, is_commit)).result(WAIT_SECONDS)  # type: ignore[union-attr]
+        with overlay._lock:
+            assert overlay._lock.wait_for(lambda: not overlay._waiting.due(now), WAIT_SECONDS)
+
+
+def handed(base: Path) -> tuple[Handover, Path]:
+    """Hand over; the base stays as it is."""
+    directory = base.parent / "handover"
+    before = tree(base)
+    found = hand_over(read_store_settings(base), base, overlay_root(base), directory)
+    assert tree(base) == before
+    for name, data in found.files.items():
+        assert (directory / name).read_bytes() == data
+    assert json.loads((directory / "delivered.json").read_text()) == [
+        {field: getattr(one, field) for field in Done.__slots__} for one in found.done
+    ]
+    return found, directory
+
+
+def half_offset(root: Path) -> int:
+    document = configjson.read(root / "config/consumerOffset.json")
+    return int(document["offsetTable"][HALVES]["0"])  # type: ignore[index]
+
+
+def outcomes(found: Handover) -> list[tuple[str, str, bool]]:
+    return [(one.kind, one.outcome, one.is_repeated) for one in found.done]
+
+
+def test_all_is_done(base: Path) -> None:
+    serve(base, LATER, (19, True), (20, False))
+    found, directory = handed(base)
+    assert outcomes(found) == [
+        ("level", "delivered", False), ("timer", "delivered", False),
+        ("transaction", "committed", False), ("transaction", "rolled back", False),
+    ]  # fmt: skip
+    before = read_delay_offsets(base)
+    after = read_delay_offsets(directory)
+    assert after == before | {18: before[18] + 1}
+    noted, moved = read_timer_checkpoint(base), read_timer_checkpoint(directory)
+    assert noted is not None and moved is not None
+    assert moved.next_time > noted.next_time
+    assert moved.enqueued == noted.enqueued
+    name = "config/timercheck"
+    assert (directory / name).read_bytes()[8:] == (base / name).read_bytes()[8:]
+    assert (half_offset(base), half_offset(directory)) == (19, 21)
+    committed = configjson.read(base / "config/consumerOffset.json")["offsetTable"]  # type: ignore[index,call-overload]
+    others = configjson.read(directory / "config/consumerOffset.json")["offsetTable"]  # type: ignore[index,call-overload]
+    assert {**others, HALVES: None} == {**committed, HALVES: None}
+    text = (directory / "README.txt").read_text()
+    assert "repeats none of them" in text
+    assert all(f"Copy {name} to {base / name}." in text for name in found.files)
+
+
+def test_what_is_not_done_is_left_to_the_broker(base: Path) -> None:
+    """A broker has one position for all halves: the end of the second alone is not noted."""
+    serve(base, last_time(base), (20, True))
+    found, directory = handed(base)
+    assert outcomes(found) == [("transaction", "committed", True)]
+    assert read_delay_offsets(directory) == read_delay_offsets(base)
+    assert set(found.files) == {"config/delayOffset.json"}
+    text = (directory / "README.txt").read_text()
+    assert "repeats 1 of them nevertheless" in text
+
+
+def test_the_first_of_the_halves_is_done(base: Path) -> None:
+    serve(base, last_time(base), (19, False))
+    found, directory = handed(base)
+    assert outcomes(found) == [("transaction", "rolled back", False)]
+    assert half_offset(directory) == 20
+
+
+def test_a_message_that_the_wheel_had_not_taken_up(base: Path) -> None:
+    """Every start of the broker takes it up, and finds that it is due."""
+    path = base / "config/timercheck"
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">q", data, 16, 0)
+    path.write_bytes(data)
+    serve(base, LATER)
+    found, _ = handed(base)
+    assert ("timer", "delivered", True) in outcomes(found)
+    assert "config/timercheck" not in found.files
+
+
+def test_a_broker_that_keeps_its_offsets_in_rocksdb(base: Path) -> None:
+    (base / "config/rdb").mkdir()
+    serve(base, last_time(base), (19, True), (20, True))
+    found, _ = handed(base)
+    assert outcomes(found) == [("transaction", "committed", True)] * 2
+    assert "config/consumerOffset.json" not in found.files
+
+
+def test_notes_that_are_gone(base: Path) -> None:
+    """The log and the overlay say enough."""
+    for name in ("delayOffset.json", "delayOffset.json.bak", "timercheck"):
+        (base / "config" / name).unlink(missing_ok=True)
+    waits = [r.queue_id + 1 for r in log_records(base) if r.topic == SCHEDULE_TOPIC]
+    serve(base, LATER)
+    found, directory = handed(base)
+    assert read_delay_offsets(directory) == Counter(waits)
+    assert outcomes(found) == [("level", "delivered", False), ("timer", "delivered", True)]
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("lock", "has begun by its own notes: stop it first$"),
+        ("overlay/lock", "stop that `reput serve --overlay` first$"),
+    ],
+)
+def test_whoever_runs_is_in_the_way(base: Path, place: str, line: str) -> None:
+    serve(base, last_time(base))
+    path = base / place
+    path.touch()
+    with holder(lambda: plain_lock(path)), pytest.raises(OwnershipError, match=line):
+        handed(base)
+    handed(base)
+
+
+def test_directories_that_do_not_fit(base: Path) -> None:
+    settings = read_store_settings(base)
+
+    def hand(directory: Path) -> Callable[[], object]:
+        return lambda: hand_over(settings, base, overlay_root(base), directory)
+
+    with pytest.raises(UsageError, match="has no overlay"):
+        hand(base.parent / "new")()
+    serve(base, last_time(base))
+    with pytest.raises(UsageError, match="is not empty"):
+        hand(base)()
+    with pytest.raises(UsageError, match="holds the data of a store"):
+        hand(base / "config/new")()
