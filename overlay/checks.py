@@ -21,6 +21,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
+from reput.overlay import properties as names
 from reput.overlay import transactions
 from reput.overlay.deliveries import OWED_QUEUE_ID
 from reput.overlay.drafts import HALF_TOPIC
@@ -30,7 +31,11 @@ from reput.overlay.sources import Source, source_of
 from reput.store.config import StoreSettings, read_properties
 from reput.store.errors import RefusedMessageError, StoreError
 from reput.store.log import java
-from reput.store.log.record import Record
+from reput.store.log.record import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    RETRY_GROUP_TOPIC_PREFIX,
+    Record,
+)
 
 logger = logging.getLogger("reput")
 
@@ -148,14 +153,17 @@ class OpenTransactions:
     def note(self, record: Record) -> None:
         """Take the next record of the overlay's log in: it may be an end."""
         source = source_of(record)
-        if source is not None and source.is_base:
-            with self._lock:
+        if source is None or not source.is_base:
+            return
+        with self._lock:
+            # ends of what is not known are kept, too: beside the base's broker nothing is known
+            if source.physical_offset in self._numbers or not _is_of_failed_copy(record):
                 self._end(source.physical_offset)
 
     def _end(self, physical_offset: int) -> None:
+        self._ended.add(physical_offset)
         number = self._numbers.get(physical_offset)
         if number is not None:
-            self._ended.add(physical_offset)
             self._open.discard(number)
             self._ending.pop(number, None)
 
@@ -288,3 +296,10 @@ class OpenTransactions:
 
 def _refused(text: str) -> RefusedMessageError:
     return RefusedMessageError(Refusal.SYSTEM_ERROR, text)
+
+
+def _is_of_failed_copy(record: Record) -> bool:
+    """Whether a record says what became of a copy that a group could not consume."""
+    topic = record.property_map.get(names.REAL_TOPIC, record.topic)
+    is_dead = record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX)
+    return is_dead or topic.startswith(RETRY_GROUP_TOPIC_PREFIX)

@@ -1,8 +1,9 @@
 """The overlay of a base: the store below an output that keeps what consuming writes.
 
 The base stays as it is. The overlay is an ordinary store, and is served as a broker of its own.
-What waits in it, and which copies were sent back already, is read from its log at the start. What
-waits in the base is found then as well (``overlay.debts``), unless the base's broker runs.
+What waits in it, and which copies were sent back already, is read from its log at the start, or
+from a snapshot and the log's end (``overlay.snapshot``). What waits in the base is found then as
+well (``overlay.debts``), unless the base's broker runs.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 
+from reput.overlay.brokerfiles import BrokerFiles
 from reput.overlay.checks import CheckTimes, OpenTransactions
 from reput.overlay.copies import SendBack, sent_back
 from reput.overlay.debts import Debts, find_debts, waiting_records
-from reput.overlay.deliveries import Deliveries
+from reput.overlay.deliveries import OWED_QUEUE_ID, Deliveries
 from reput.overlay.drafts import HALF_TOPIC
 from reput.overlay.groupcommit import GroupCommit
 from reput.overlay.halves import Halves, find_halves
@@ -27,8 +29,9 @@ from reput.overlay.pipeline import Pipeline, write_settings
 from reput.overlay.properties import REAL_TOPIC
 from reput.overlay.release import Refusal, Writer
 from reput.overlay.sends import Send, Target, sent
+from reput.overlay.snapshot import Part, Snapshots
 from reput.overlay.sources import Source
-from reput.overlay.waiting import FailedCopy, WaitingRecords
+from reput.overlay.waiting import FailedCopy, NextOffsets, WaitingRecords
 from reput.store.brokerlock import broker_pid
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.errors import RefusedMessageError
@@ -85,6 +88,11 @@ class Overlay:
             self._submit, lambda: broker_pid(base.root), now_ms,
         )  # fmt: skip
         """The transactions that were open in the base when it was left."""
+        self._files = BrokerFiles(self.root, base.root, self._next_offsets, self._is_complete)
+        parts: dict[str, Part] = {
+            "waiting": self._waiting, "queues": self._files, "transactions": self.transactions,
+        }  # fmt: skip
+        self._snapshots = Snapshots(self.root, self._lock, base.message_delay_levels_ms, parts)
         self._base_log: CommitLog
         self._log: CommitLog
         self._commits: GroupCommit
@@ -101,11 +109,14 @@ class Overlay:
             self._base_log = self._base.open_log()
             opened.callback(self._base_log.close)
             self._take_debts_over()
-            for record in records(self._log, self._log.min_offset, appender.end_offset):
+            start = self._snapshots.restore(self._log, appender.end_offset)
+            for record in records(self._log, start, appender.end_offset):
                 if isinstance(record, Record):
                     self._note(record)
             self._log_debts()
             self._note_last_answers(appender.end_offset)
+            opened.enter_context(self._snapshots)
+            opened.enter_context(self._files)
             self._pipeline = opened.enter_context(Pipeline(self.root, self._on_watermark))
             self._commits = opened.enter_context(GroupCommit(appender, self._committed))
             self._pipeline.advance(self._commits.durable_end)
@@ -149,11 +160,15 @@ class Overlay:
         self.transactions.take_over(self._halves.open)
         for record in waiting_records(self._base_log, self._debts.places):
             self._waiting.owe(record)
+        for topic in self.owed_topics:
+            self._files.note_queue(topic.encode(), OWED_QUEUE_ID)
 
     def _note(self, record: Record) -> None:
         """Take the next record of the overlay's log in."""
         self._waiting.note(record)
         self.transactions.note(record)
+        self._files.note(record)
+        self._snapshots.note(record)
 
     def _log_debts(self) -> None:
         root = self._base.root
@@ -235,6 +250,18 @@ class Overlay:
 
     def _submit(self, record: Record) -> Future[list[Record]]:
         return self._commits.submit(record)
+
+    def _next_offsets(self) -> NextOffsets:
+        with self._lock:
+            return self._waiting.next_offsets()
+
+    def _is_complete(self) -> bool:
+        """Whether all that was written is durable and dispatched, once the parts have ended."""
+        return (
+            self._commits.failure is None
+            and self._pipeline.failure is None
+            and self._pipeline.position >= self._commits.durable_end
+        )
 
     def _landed(self, failed: FailedCopy) -> None:
         with self._lock:

@@ -11,6 +11,7 @@ import logging
 import threading
 from pathlib import Path
 
+from reput.overlay.lostindex import with_whole_index
 from reput.store import fsops
 from reput.store.config import StoreSettings
 from reput.store.files import BROKER_CONF_FILE
@@ -124,7 +125,8 @@ class Pipeline:
                 self._changed.notify_all()
 
     def _dispatch(self) -> None:
-        with running(self._config, on_watermark=self._on_watermark) as run:
+        config = with_whole_index(self._config)
+        with running(config, on_watermark=self._on_watermark) as run:
             self._note(run.position)
             while (end := self._next_end(run)) is not None:
                 run.commit(run.scan(end))

@@ -170,14 +170,22 @@ class ConsumerOffsets:
         is_served = self._queues.has_queue(topic, queue_id)
         if offset < 0 and is_served and self._begins_at_zero(request, topic, group, queue_id):
             offset = 0
+            if self._base is not None and member is not None:
+                # a broker that goes on in the overlay may send the group elsewhere
+                self._note_begin(TopicGroup(topic, group), queue_id)
         if offset < 0:
-            if is_served and self._groups.member(connection, group) is not None:
+            if is_served and member is not None:
                 self._asked.setdefault(connection, set()).add((topic, group, queue_id))
             raise Refused(
                 ResponseCode.QUERY_NOT_FOUND,
                 "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
             )
         return request.answer(ResponseCode.SUCCESS, None, {"offset": str(offset)})
+
+    def _note_begin(self, key: TopicGroup, queue_id: int) -> None:
+        """Commit offset 0 for a group without an offset, if there is room."""
+        if key in self._offsets or len(self._offsets) < MAX_TOPIC_GROUPS:
+            self._store(key, queue_id, 0)
 
     def _begins_at_zero(self, request: Frame, topic: str, group: str, queue_id: int) -> bool:
         """Whether an overlay's rule sends a group to offset 0, or RocketMQ's, if it is wanted."""

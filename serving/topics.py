@@ -96,21 +96,23 @@ class Topics:
         is_retry = group != name
         ids = self._store.queue_ids(name)
         count = ids[-1] + 1 if ids else 0
+        if self._retry_queues is not None and is_retry and is_group(group):
+            count = max(count, self._retry_queues(group), 1)
+            return TopicConfig(name, count, count, PERM_READ | PERM_WRITE)
         declared = self._declared.get(name)
         if isinstance(declared, dict):
+            # in an overlay the file is for a broker, which would fill more queues
+            least = None if self._retry_queues is None else 1
             return TopicConfig(
                 name,
-                max(count, _number(declared, "readQueueNums", 0)),
-                max(count, _number(declared, "writeQueueNums", 0)),
+                max(count, least or _number(declared, "readQueueNums", 0)),
+                max(count, least or _number(declared, "writeQueueNums", 0)),
                 _number(declared, "perm", PERM_READ) & PERM_READ,
                 declared.get("order") is True,
                 str(declared.get("topicFilterType", "SINGLE_TAG")),
                 _number(declared, "topicSysFlag", 0),
                 declared.get("attributes"),
             )
-        if self._retry_queues is not None and is_retry and is_group(group):
-            count = max(count, self._retry_queues(group), 1)
-            return TopicConfig(name, count, count, PERM_READ | PERM_WRITE)
         if count:
             return TopicConfig(name, count, count)
         if name in self._owed or (is_retry and group in self._known_groups()):

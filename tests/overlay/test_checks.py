@@ -196,6 +196,27 @@ def test_a_snapshot_knows_the_ends() -> None:
     assert ends.open.frozen()() == state() == {"ended": [100]}
 
 
+def test_a_start_beside_the_broker_keeps_the_ends() -> None:
+    """It looks for nothing in the base, and its snapshot says what has ended all the same; copies
+    that failed end nothing."""
+    ends = Ends(None, None)
+    ends.open.end(end(1))
+    (record,) = ends.written
+    ends.found, found = [], ends.found
+    ends.open = ends.opened()
+    ends.open.note(record)
+    for topic in (b"%DLQ%g", b"SCHEDULE_TOPIC_XXXX"):
+        values = {b"REAL_TOPIC": b"%RETRY%g"}
+        copy = Record(topic, prepared_transaction_offset=-1, property_map=values)
+        ends.open.note(copy)
+    state = ends.open.frozen()()
+    assert state == {"ended": [100]}
+    ends.found = found
+    ends.open = ends.opened()
+    ends.open.restore(state)
+    assert ends.asked(1 << 40) == [0]
+
+
 def test_a_broker_that_runs_again_asks_itself(caplog: pytest.LogCaptureFixture) -> None:
     """One line says so; nothing is written any more."""
     ends = Ends(None, None)

@@ -21,7 +21,7 @@ from reput.overlay.pipeline import Pipeline, write_settings
 from reput.store import fsops
 from reput.store.brokerlock import broker_pid
 from reput.store.config import StoreSettings, read_store_settings
-from reput.store.errors import OwnershipError, SyncError, UsageError
+from reput.store.errors import OwnershipError, StoreError, SyncError, UsageError
 from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record
 from reput.store.log.sysflag import SysFlag
@@ -32,7 +32,7 @@ from reput.streaming.config import DispatcherConfig
 from reput.upkeep.verify.run import verify
 from tests.support.crash_images import outcome
 from tests.support.operations import before_operations
-from tests.support.processes import wait_status_of
+from tests.support.processes import is_killed_at, wait_status_of
 from tests.support.sparkless import dispatch
 
 FILE_SIZE = 1 << 14
@@ -245,6 +245,72 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert failing._counts["open"] > 1
         assert opened.pipeline.failure is None
     assert verify(settings(root), root).differences == ()
+
+
+@pytest.fixture
+def indexed(tmp_path: Path) -> Path:
+    """An overlay with several index files."""
+    root = made(tmp_path / "overlay")
+    with overlay(root) as opened:
+        opened.add([keyed(number) for number in range(600)])
+    assert len(index_files(root)) > 1
+    return root
+
+
+def index_files(root: Path) -> list[Path]:
+    return sorted((root / "index").iterdir())
+
+
+def add_keyed(root: Path) -> None:
+    with overlay(root) as opened:
+        opened.add([keyed(600)])
+
+
+def check_index(root: Path) -> None:
+    verified = verify(settings_of(root, read_store_settings(root)), root)
+    assert (verified.differences, verified.damage) == ((), ())
+    assert verified.index_entries == verified.units
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_an_index_of_which_files_are_gone(
+    indexed: Path, caplog: pytest.LogCaptureFixture, *, is_begun: bool
+) -> None:
+    """A broker has removed the newest file, or has begun another one for the log's end: the whole
+    index is built again. Queues that are gone are for an operator."""
+    *others, newest = index_files(indexed)
+    if is_begun:
+        # it has the log's end alone
+        newest.rename(newest.with_name("20990101000000000"))
+        for path in others:
+            path.unlink()
+    else:
+        newest.unlink()
+    for _ in range(2):
+        add_keyed(indexed)
+        assert caplog.text.count("building it again") == 1
+        check_index(indexed)
+    index_files(indexed)[-1].unlink()
+    shutil.rmtree(indexed / "consumequeue" / "T")
+    with pytest.raises(StoreError, match="lack entries"), overlay(indexed):
+        pass
+
+
+def test_kills_while_an_index_is_built_again(indexed: Path) -> None:
+    """The next start goes on with it."""
+    index_files(indexed)[-1].unlink()
+    kills = 0
+    for ordinal in range(3, 60, 8):
+        kills += is_killed_at(ordinal, lambda: add_keyed(indexed))
+    assert kills > 2
+    add_keyed(indexed)
+    check_index(indexed)
+
+
+def keyed(number: int) -> Record:
+    """A message with a key."""
+    topic = b"T" if number % 2 else b"Other"
+    return Record(topic=topic, body=b"body", properties=b"KEYS\x01k%d\x02" % number)
 
 
 def test_it_needs_no_spark(tmp_path: Path) -> None:

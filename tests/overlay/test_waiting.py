@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -123,7 +125,7 @@ class Sourced:
 @pytest.mark.parametrize("case", range(30))
 def test_what_waits_is_what_the_log_says(seed: int, case: int) -> None:
     """Failures, deliveries, dead letters, timers and recalls, a clock that goes back, and restarts,
-    at which the log is read anew."""
+    at which the log is read anew, or a snapshot."""
     rng, log, waiting = random.Random(f"{seed}:{case}"), Log(), WaitingRecords(DELAYS)
     now, before = 1_700_000_000_000, set[int]()
     for _ in range(120):
@@ -135,6 +137,12 @@ def test_what_waits_is_what_the_log_says(seed: int, case: int) -> None:
             waiting, before = WaitingRecords(DELAYS), set()
             for one in log.records:
                 waiting.note(one)
+        elif rng.random() < 0.05:
+            # a start from a snapshot
+            state = json.loads(json.dumps(state_of(waiting)))
+            waiting, before = WaitingRecords(DELAYS), set()
+            waiting.restore(state)
+            assert in_order(state_of(waiting)) == in_order(state)
         places = [source.physical_offset for source in waiting.due(now)]
         assert len(places) == len(set(places))
         assert set(places) == log.due(now, before)
@@ -149,6 +157,17 @@ def test_what_waits_is_what_the_log_says(seed: int, case: int) -> None:
             for place in COPIES:
                 assert waiting.has_ended(_copy(group, place)) == ((group, place) in ended)
         assert waiting.next_due() is not None or not log.waiting()
+
+
+def state_of(waiting: WaitingRecords) -> dict[str, Any]:
+    """Return what a snapshot has of it."""
+    make_state = waiting.frozen()
+    assert make_state is not None
+    return make_state()
+
+
+def in_order(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: sorted(part) if isinstance(part, list) else part for name, part in state.items()}
 
 
 def _step(rng: random.Random, log: Log, waiting: WaitingRecords, now: int) -> Record | None:

@@ -12,6 +12,7 @@ import pytest
 
 from reput.store.log import properties, record
 from reput.store.log.record import Record
+from reput.store.state.consumeroffset import TopicGroup, read_committed
 from tests.readers.stores import SmallStore
 from tests.support.cli import Call
 from tests.support.processes import became
@@ -98,6 +99,10 @@ def test_a_failed_message_waits_and_comes_again(
         twin.ask(BEAT, None, heartbeat("me", GROUP, RETRIES))
         place_of = {"consumerGroup": GROUP, "topic": RETRIES, "queueId": 0}
         assert twin.ask(QUERY, place_of).ext == {"offset": "0"}
+        # a broker that goes on in the overlay sends the group there as well
+        begin = {TopicGroup(RETRIES, GROUP): {0: 0}}
+        overlay = tmp_path / "output" / "overlay"
+        assert became(lambda: read_committed(overlay) == begin, SECONDS)
         assert became(lambda: twin.ask(MAX, place_of).ext == {"offset": "1"}, SECONDS)
         delivered = written(tmp_path)[1]
         assert (delivered.topic, delivered.queue_id) == (RETRIES.encode(), 0)
@@ -230,6 +235,9 @@ def test_another_server_goes_on(small: SmallStore, tmp_path: Path) -> None:
         with serving(small, tmp_path) as ports, Client(ports[0]) as client:
             assert client.ask(SEND_BACK, back(second, 1)).code == 0
             assert became(lambda: len(written(tmp_path)) == 3, SECONDS)
+            # the file that is there for a broker does not change what clients may do
+            queues = client.ask(ROUTE, {"topic": RETRIES}).json["queueDatas"]
+            assert [(queue["brokerName"], queue["perm"]) for queue in queues] == [("base-reput", 6)]
     topics = [one.topic for one in written(tmp_path)]
     assert topics == [b"SCHEDULE_TOPIC_XXXX", DEAD.encode(), RETRIES.encode()]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,16 @@ def test_routes_name_the_overlay_from_the_start(clients: tuple[Client, Client]) 
         assert queues(client, "Timer")["b-reput"] == (1, 4)
         assert set(queues(client, "Dl")) == set(queues(client, "Timer")) == {"b", "b-reput"}
         assert set(queues(client, "Orders")) == {"b"}
+
+
+def test_a_broker_that_goes_on_changes_no_routes(base: Path) -> None:
+    """It delivers to as many queues as the base has, and the overlay to one."""
+    config = base / "overlay" / "config"
+    config.mkdir(parents=True)
+    table = {"Dl": {"readQueueNums": 4, "writeQueueNums": 4, "perm": 4}}
+    (config / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
+    with served_stores([(base, base)], overlay=True) as ports, Client(ports[1]) as at_overlay:
+        assert queues(at_overlay, "Dl")["b-reput"] == (1, 4)
 
 
 def test_what_is_owed_comes_to_queue_0(clients: tuple[Client, Client]) -> None:
