@@ -1,15 +1,17 @@
 """Copies that were taken back while their clients may not know it, because the answer was lost.
 
-A client that gets no answer to CONSUMER_SEND_MSG_BACK sends the message to its group's retry topic.
-A broker takes that for another failure, and the message comes back twice. Here it is the same one
-where its values are those of a record that waits, or is a dead letter, and whose sender cannot have
-been told of it. Each such record is recognised once, so that of two equal messages one more is
-written rather than none.
+A client that gets no answer to CONSUMER_SEND_MSG_BACK sends the message to its group's retry topic,
+and without an answer to that sends it once more, with no attempts. A broker takes each for another
+failure, and the message comes back twice or begins anew. Here it is the same one where its values
+are those of a record that waits, or is a dead letter, and whose sender cannot have been told of it.
+Each such record is recognised once, so that of two equal messages one more is written rather than
+none.
 
 A message that was compressed is not recognised: a client sends back what it has inflated.
 
 Source of the rules: RocketMQ 5.3.3 ``MQClientAPIImpl.consumerSendMessageBack``,
-``DefaultMQPushConsumerImpl.sendMessageBackAsNormalMessage``.
+``DefaultMQPushConsumerImpl.sendMessageBackAsNormalMessage``,
+``DefaultMQProducerImpl.sendKernelImpl`` (which clears the attempts at the first try).
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ class _Successor(NamedTuple):
 
 
 class LostAnswers:
-    """The records of the last minute that wait or are dead letters, and whose senders were not
-    answered; not thread-safe."""
+    """The records of the last minute that wait for a retry or are dead letters, and whose senders
+    were not answered; not thread-safe."""
 
     def __init__(self) -> None:
         self._successors: dict[int, _Successor] = {}
@@ -61,12 +63,11 @@ class LostAnswers:
         """Take a record of the overlay's log in; ``now`` is in ms."""
         self._forget_before(now - KEPT_MS)
         source, message = source_of(record), _message_of(record)
-        if source is None or not message.retry_topic or record.store_timestamp <= now - KEPT_MS:
-            return
         if record.topic == message.retry_topic:
-            # what has come back may fail again
-            self.answered(source.physical_offset)
-        else:
+            if source is not None and not source.is_base:
+                # what has come back may fail again
+                self.answered(source.physical_offset)
+        elif message.retry_topic and record.store_timestamp > now - KEPT_MS:
             self._successors[record.physical_offset] = _Successor(
                 message, record.reconsume_times, record.store_timestamp
             )
@@ -85,12 +86,12 @@ class LostAnswers:
         """Return the physical offset of the record that a client sends once more as ``sent``, and
         forget it; None where this is another failure.
 
-        A client that could not send it either counts one attempt more.
+        A client that could not send it either counts one attempt more; a second try has none.
         """
         self._forget_before(now - KEPT_MS)
         for place in self._places.get(_message_of(sent), ()):
             times = self._successors[place].reconsume_times
-            if sent.reconsume_times - times in (0, 1):
+            if sent.reconsume_times in (0, times, times + 1):
                 self.answered(place)
                 return place
         return None

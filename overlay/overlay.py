@@ -200,7 +200,7 @@ class Overlay:
                 self._lost_answers.note(record, now)
 
     def answered(self, stored: Record) -> None:
-        """The client that sent a copy back has been told that its successor is ``stored``."""
+        """The client that sent a copy has been told that ``stored`` waits, or is a dead letter."""
         with self._lock:
             self._lost_answers.answered(stored.physical_offset)
 

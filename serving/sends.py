@@ -92,9 +92,29 @@ class Sends:
             future = self._overlay.send(message, target, uuid.uuid4().hex.upper().encode())
         answer_when_durable(
             connection, request, future,
-            lambda stored: _sent(request, asked, stored), ResponseCode.SERVICE_NOT_AVAILABLE,
+            lambda stored: self._sent(connection, request, asked, stored),
+            ResponseCode.SERVICE_NOT_AVAILABLE,
         )  # fmt: skip
         return None
+
+    def _sent(
+        self, connection: Connection, request: Frame, asked_queue: int, stored: Sequence[Record]
+    ) -> Frame:
+        """Answer with the queue that a producer asked for, and the place of the record as it was
+        written, which may be in another queue (``SendMessageResponseHeader``)."""
+        (record,) = stored
+        if connection.is_open:
+            self._overlay.answered(record)
+        key = record.property_map.get(properties.UNIQ_KEY, b"")
+        ext = {
+            "msgId": message_id(record).decode(),
+            "queueId": str(asked_queue),
+            "queueOffset": str(record.queue_offset),
+            "transactionId": key.decode(errors="replace"),
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+        }
+        return request.answer(ResponseCode.SUCCESS, None, ext)
 
 
 class _Fields:
@@ -118,19 +138,3 @@ class _Fields:
     def number(self, short: str, default: int | None = None) -> int:
         """A field that is a number. Raises Refused for anything else."""
         return requests.number(self._request, self._name(short), default)
-
-
-def _sent(request: Frame, asked_queue: int, stored: Sequence[Record]) -> Frame:
-    """Answer with the queue that a producer asked for, and the place of the record as it was
-    written, which may be in another queue (``SendMessageResponseHeader``)."""
-    (record,) = stored
-    key = record.property_map.get(properties.UNIQ_KEY, b"")
-    ext = {
-        "msgId": message_id(record).decode(),
-        "queueId": str(asked_queue),
-        "queueOffset": str(record.queue_offset),
-        "transactionId": key.decode(errors="replace"),
-        "MSG_REGION": "DefaultRegion",
-        "TRACE_ON": "true",
-    }
-    return request.answer(ResponseCode.SUCCESS, None, ext)

@@ -67,10 +67,18 @@ def test_a_minute_is_too_long() -> None:
     assert answers.take(SENT, NOW) is None
 
 
-def test_what_a_client_sent_is_never_found() -> None:
-    """It has no source, and neither has a delayed message of any topic."""
-    assert find(SENT, SENT) is None
-    assert find(made(SCHEDULE_TOPIC, REAL_TOPIC="T"), made(SCHEDULE_TOPIC, REAL_TOPIC="T")) is None
+def test_a_second_try_has_no_attempts() -> None:
+    """The producer in a client has cleared them; what it tried first was sent back, or sent."""
+    for record in (WAITING, DEAD, SENT, replace(DEAD, prepared_transaction_offset=0)):
+        assert find(record, replace(SENT, reconsume_times=0)) == 0
+
+
+def test_what_is_no_retry_is_never_found() -> None:
+    """A delayed message of any topic, and what came back at once, may be sent again."""
+    delayed = made(SCHEDULE_TOPIC, REAL_TOPIC="T")
+    assert find(delayed, delayed) is None
+    at_once = made(b"%RETRY%g", source=0)
+    assert find(at_once, at_once) is None
 
 
 def test_each_is_found_once() -> None:
@@ -96,5 +104,9 @@ def test_a_delivery_ends_it() -> None:
     """A message that came again may fail again."""
     answers = LostAnswers()
     answers.note(WAITING, NOW)
-    answers.note(made(b"%RETRY%g", 100, source=1), NOW)
+    answers.note(made(b"%RETRY%g", 100, source=-1), NOW)  # of the base's record at 0
+    answers.note(made(b"%RETRY%g", 200, source=1), NOW)
     assert answers.take(SENT, NOW) is None
+    answers.note(WAITING, NOW)
+    answers.note(made(b"%RETRY%g", 300, source=-1), NOW)
+    assert answers.take(SENT, NOW) == 0

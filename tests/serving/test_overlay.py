@@ -263,6 +263,12 @@ def test_a_copy_that_is_sent_because_its_answer_was_lost(small: SmallStore, tmp_
         assert len(written(tmp_path)) == 3
         assert twin.ask(SEND_V2, of_second, b"body").code == 0
         assert len(written(tmp_path)) == 4
+        second_try = {**of_second, "j": 0}
+        assert twin.ask(SEND_V2, second_try, b"body").code == 0
+        assert len(written(tmp_path)) == 5
+    with serving(small, tmp_path) as ports, Client(ports[1]) as twin:
+        assert twin.ask(SEND_V2, second_try, b"body").code == 0
+        assert len(written(tmp_path)) == 5
 
 
 def test_commands_read_it_as_any_store(small: SmallStore, tmp_path: Path, call: Call) -> None:
