@@ -31,7 +31,7 @@ def lines(inventory: Inventory, *, has_overlay: bool = False) -> Iterator[tuple[
     takes over of what waits."""
     total = sum(inventory.topics.values())
     if not total:
-        yield logging.WARNING, "no topic has a message"
+        yield logging.INFO if has_overlay else logging.WARNING, "no topic has a message"
     else:
         largest = sorted(inventory.topics.items(), key=lambda item: (-item[1], item[0]))
         named = ", ".join(f"{name} {count:,}" for name, count in largest[:MOST_NAMED])

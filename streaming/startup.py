@@ -18,6 +18,7 @@ from reput.checkpoints.reconcile import Plan, make_plan
 from reput.checkpoints.swap import has_begun_swap
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError, UsageError
+from reput.store.files import SPARK_START_FILE
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail
 from reput.store.state.built import settings_of
@@ -142,12 +143,13 @@ def take_over(
 
 
 def _prepare_spark_directory(config: DispatcherConfig, plan: Plan) -> None:
-    """Keep a usable checkpoint; give a new query an empty directory and a pinned start."""
+    """Keep a usable checkpoint; give a new query an empty directory and a pinned start, in place of
+    one from which no query has begun."""
     directory = config.spark_directory
     if plan.spark is not None:
         spark_checkpoint.rewind(directory, plan.spark)
         return
-    if directory.is_dir() and any(directory.iterdir()):
+    if directory.is_dir() and any(path.name != SPARK_START_FILE for path in directory.iterdir()):
         logger.warning(
             "spark checkpoint moved aside: path=%s", spark_checkpoint.move_aside(directory)
         )

@@ -147,6 +147,18 @@ def test_a_waiting_record_is_due_by_the_bases_levels(tmp_path: Path) -> None:
     assert (root / "broker.conf").stat().st_mtime_ns == before
 
 
+def test_starts_leave_no_checkpoints_of_spark_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No query has begun from them: each start says anew where one would begin."""
+    root = made(tmp_path / "overlay")
+    for _ in range(3):
+        with LogAppender(root, file_size=FILE_SIZE), Pipeline(root):
+            pass
+    assert [path.name for path in (root / "reput").glob("spark*")] == ["spark"]
+    assert "moved aside" not in caplog.text
+
+
 def test_the_store_is_ours_for_both_parts(tmp_path: Path) -> None:
     """Other processes are refused with the dispatcher's name, until the last part has ended; the
     pipeline is not refused by the appender, and its end does not free the store."""
