@@ -10,7 +10,7 @@ import typer
 from reput.cli import completion, messages, options, texts
 from reput.cli.commands import Command, DefaultGroup
 from reput.cli.messages import DEFAULT_BODIES, Bodies
-from reput.cli.overlay import Output, check_no_server, entry_fields
+from reput.cli.overlay import Output, entry_fields, resting_contents
 from reput.cli.printer import Result, Table, printed, printed_lines
 from reput.store.errors import NotFoundError, UsageError
 
@@ -171,12 +171,9 @@ def resend(
     Each is sent again once, also if the command is killed and run again. No server may run on the
     overlay; the next one delivers them.
     """
-    from reput.overlay.contents import opened_contents  # noqa: PLC0415
-
     if every == bool(offset or message_id):
         raise UsageError("give --offset or --message-id, which may be repeated, or --all")
-    with opened_contents(output) as contents:
-        check_no_server(contents.root)
+    with resting_contents(output, apply=apply) as contents:
         if every:
             letters = [each for each in contents.dead_letters if each.group == group]
         else:

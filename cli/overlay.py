@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,7 +50,22 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def check_no_server(root: Path) -> None:
+@contextmanager
+def resting_contents(output: Path, *, apply: bool) -> Iterator[Contents]:
+    """Read the overlay of an output, on which no server runs. With ``apply`` nobody else writes to
+    it during the block. Raises OwnershipError, NotFoundError, StoreError."""
+    from reput.overlay.contents import opened_contents, overlay_of  # noqa: PLC0415
+
+    root = overlay_of(output)
+    _check_no_server(root)
+    with ExitStack() as opened:
+        if apply:
+            # before the log is read: nobody would see what is written to it meanwhile
+            opened.enter_context(BrokerLock(root))
+        yield opened.enter_context(opened_contents(output))
+
+
+def _check_no_server(root: Path) -> None:
     """Raise OwnershipError while a server runs on the overlay at ``root``."""
     pid = broker_pid(root)
     if pid is not None:
@@ -227,23 +242,18 @@ def drain(
     Each is sent once, also if the command is killed and run again. No server may run on the
     overlay. Afterwards its consumers belong to the broker: move `OUTPUT/overlay` away.
     """
-    from reput.overlay.contents import opened_contents  # noqa: PLC0415
     from reput.overlay.drain import planned  # noqa: PLC0415
     from reput.overlay.drainjournal import DrainNotes  # noqa: PLC0415
     from reput.serving.client import only_broker  # noqa: PLC0415
 
     if (broker is None) == (namesrv is None):
         raise UsageError("give --broker or --namesrv, one of them")
-    with ExitStack() as opened:
-        contents = opened.enter_context(opened_contents(output))
-        check_no_server(contents.root)
+    with resting_contents(output, apply=apply) as contents:
         if broker is not None:
             host, port = address("--broker", broker)
         else:
             host, port = address("", only_broker(*address("--namesrv", namesrv or "")))
         target = f"{host}:{port}"
-        if apply:
-            opened.enter_context(BrokerLock(contents.root))
         notes = DrainNotes(contents.root)
         notes.check_target(target)
         done = _drain(contents, notes, host, port) if apply else planned(contents, notes)

@@ -110,16 +110,22 @@ class Contents:
         return found
 
 
-@contextmanager
-def opened_contents(output: Path) -> Iterator[Contents]:
-    """Read the overlay of an output; its log is open during the block. Raises NotFoundError where
-    there is none, StoreError."""
+def overlay_of(output: Path) -> Path:
+    """The root of an output's overlay. Raises NotFoundError where there is none."""
     root = output / OVERLAY_DIRECTORY
     if not (root / COMMIT_LOG_DIRECTORY).is_dir():
         raise NotFoundError(
             f"{output} has no overlay: `reput serve --overlay` makes one below its output",
             path=root,
         )
+    return root
+
+
+@contextmanager
+def opened_contents(output: Path) -> Iterator[Contents]:
+    """Read the overlay of an output; its log is open during the block. Raises NotFoundError where
+    there is none, StoreError."""
+    root = overlay_of(output)
     settings = read_store_settings(root)
     # before the log, so that nothing counts as consumed that was not read
     committed = read_committed(root) or {}

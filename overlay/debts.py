@@ -187,6 +187,9 @@ class _Search:
         self._reach, self._end = reach_and_end(store)
         last = last_record_before(self._log, self._end)
         self._last_time = self._log.store_time(last) if last >= 0 else 0
+        self._set_back = self._end
+        """Physical offset of the first message of a level that is later than the log's end: the
+        clock was set back after it, and it may have been delivered at any time."""
         self._levels: dict[int, _Level] = {}
         self._timers = _Timers()
         self._first_time: int | None = None
@@ -198,7 +201,7 @@ class _Search:
         for queue_id in self._store.queue_ids(SCHEDULE_TOPIC.decode()):
             self._take_level(queue_id, offsets.get(queue_id + 1))
         self._take_timers()
-        start = min(self._reach, self._first_delivery())
+        start = min(self._reach, self._set_back, self._first_delivery())
         for found in records_of_elsewhere(self._log, start, self._end):
             self._take(found)
         places = [
@@ -226,6 +229,8 @@ class _Search:
             start = max(low, min(offset, near_end))
         for record in records_of_queue(self._log, queue, start, high):
             level.wait(record)
+            if record.store_timestamp > self._last_time:
+                self._set_back = min(self._set_back, record.physical_offset)
         level.queue_end = high
         if level.waiting:
             self._may_be_delivered(level.waiting[0].due)

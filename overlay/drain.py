@@ -106,7 +106,8 @@ def delay_level(left_ms: int, levels: Sequence[int]) -> int:
 def drained(record: Record, entry: Entry, level: int) -> Send:
     """The send that puts an entry into a broker; ``level`` is the delay level to wait for."""
     values = dict(record.property_map)
-    queue_id = java.parse_integer(values.get(names.REAL_QUEUE_ID, b""), 32) or record.queue_id
+    real_queue_id = java.parse_integer(values.get(names.REAL_QUEUE_ID, b""), 32)
+    queue_id = record.queue_id if real_queue_id is None else real_queue_id
     is_retry = entry.group is not None
     is_timed = record.topic == TIMER_TOPIC and not is_retry
     if not is_retry:

@@ -84,7 +84,7 @@ class DrainNotes:
         if self.target not in (None, target):
             raise UsageError(
                 f"messages of {self.path.parent.parent} went to {self.target} already: send the "
-                f"rest there, with --broker {self.target}"
+                "rest there, with that as `broker=`"
             )
 
 

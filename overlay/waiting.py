@@ -279,9 +279,9 @@ class WaitingRecords:
         """The places of records that are due at ``until``, in ms, in no order; without timer
         messages that ``due`` has returned."""
         for queue in self._levels.values():
-            for waiting in itertools.takewhile(lambda one: one.due <= until, queue):
-                if waiting.place in self._undelivered:
-                    yield waiting.place
+            left = (one for one in queue if one.place in self._undelivered)
+            for waiting in itertools.takewhile(lambda one: one.due <= until, left):
+                yield waiting.place
         numbers = [0]
         while numbers:
             number = numbers.pop()

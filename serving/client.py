@@ -191,7 +191,7 @@ def only_broker(host: str, port: int) -> str:
         return next(iter(masters.values()))
     known = ", ".join(f"{name} at {address}" for name, address in sorted(masters.items()))
     raise UsageError(
-        f"the name server {host}:{port} knows {known or 'no broker'}: name one with --broker"
+        f"the name server {host}:{port} knows {known or 'no broker'}: name one with `broker=`"
     )
 
 

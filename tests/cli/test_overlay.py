@@ -8,15 +8,19 @@ import shutil
 import signal
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reput.overlay import contents
 from reput.overlay.drainjournal import DrainJournal, DrainNotes
 from reput.store.errors import UsageError
 from reput.store.fsops import FAILPOINTS_VARIABLE
+from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record
+from reput.store.state.consumeroffset import Offsets
 from tests.cli.test_errors import assert_one_line
 from tests.support.cli import REPUT, ROOT, Call, json_lines, json_object, reput
 from tests.support.golden import tree
@@ -116,6 +120,16 @@ def test_dead_letters_are_listed_and_shown(shared: LeftOverlay, call: Call) -> N
         assert (letter["topic"], letter["queue_offset"], letter["body"]) == (DEAD, 2, "message 8")
 
 
+def test_the_last_of_several_with_one_key_is_shown(left: LeftOverlay, call: Call) -> None:
+    """A group that got a dead letter again has failed with it again."""
+    first = next(one for one in left.records if one.topic == DEAD.encode())
+    with LogAppender(left.root) as appender:
+        last = appender.append(replace(first, body=b"once more", store_timestamp=0))
+    key = first.property_map[b"UNIQ_KEY"].decode()
+    (letter,) = json_lines(call("dlq", "show", left.output, GROUP, "--message-id", key))
+    assert (letter["queue_offset"], letter["body"]) == (last.queue_offset, "once more")
+
+
 def test_a_dead_letter_is_sent_again_once(left: LeftOverlay, call: Call) -> None:
     """It has no attempts then, and its group gets it; without --apply nothing is written."""
     before = tree(left.output)
@@ -170,6 +184,30 @@ def test_nothing_is_sent_beside_a_server(left: LeftOverlay) -> None:
     assert len(left.records) == before
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("dlq", "resend", "{0}", GROUP, "--all", "--apply"),
+     ("overlay", "drain", "{0}", "--broker", "127.0.0.1:1", "--apply")],
+    ids=str,
+)  # fmt: skip
+def test_nobody_writes_between_the_reading_and_the_sending(
+    left: LeftOverlay, call: Call, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """A dead letter that another process sent again meanwhile would come twice."""
+    fill, others = contents._fill, []
+
+    def filled(found: contents.Contents, committed: Offsets) -> None:
+        fill(found, committed)
+        others.append(reput("dlq", "resend", left.output, GROUP, "--all", "--apply"))
+
+    monkeypatch.setattr(contents, "_fill", filled)
+    call(*(word.format(left.output) for word in words))
+    (other,) = others
+    assert_one_line(other, 1, f"process {os.getpid()} serves {left.root}")
+    again = {body: 1 for _, body in left.dead} if words[0] == "dlq" else {}
+    assert Counter(one.body for one in resent(left)) == again
+
+
 def test_a_drained_overlay_is_not_served(left: LeftOverlay, call: Call) -> None:
     """Its consumers would get twice what the broker delivers now; the rest goes there, too."""
     target = "127.0.0.1:10911"
@@ -182,7 +220,9 @@ def test_a_drained_overlay_is_not_served(left: LeftOverlay, call: Call) -> None:
     done = call("dlq", "resend", left.output, GROUP, "--all", "--apply")
     assert_one_line(done, 2, line, "move the directory away once `reput overlay drain` has")
     done = call("overlay", "drain", left.output, "--broker", "127.0.0.1:1", "--apply")
-    assert_one_line(done, 2, f"send the rest there, with --broker {target}")
+    assert_one_line(
+        done, 2, f"went to {target} already: send the rest there, with that as --broker"
+    )
     assert answer(call, "overlay", "status", left.output)["drained_to"] == target
 
 

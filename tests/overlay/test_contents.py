@@ -45,11 +45,11 @@ class Writer:
         """Append a record that waits for a level."""
         return self.append(SCHEDULE, source, level - 1, REAL_TOPIC=topic, REAL_QID="0")
 
-    def commit(self, group: str, topic: str, offset: int) -> None:
-        """Commit an offset of queue 0."""
+    def commit(self, group: str, topic: str, offset: int, queue_id: int = 0) -> None:
+        """Commit an offset of a queue."""
         with ConsumerOffsetFile(self.root) as file:
             offsets: Offsets = file.load(self.root)
-            offsets.setdefault(TopicGroup(topic, group), {})[0] = offset
+            offsets.setdefault(TopicGroup(topic, group), {})[queue_id] = offset
             file.replace(offsets, 1)
 
 
@@ -111,6 +111,20 @@ def test_a_message_of_a_topic_is_consumed_by_all_of_its_groups(
     writer.commit("b", "Topic", 1)
     (entry,) = entries(tmp_path).values()
     assert (entry.physical_offset, entry.group) == (second.physical_offset, None)
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_group_that_has_not_committed_in_a_queue_has_consumed_nothing_there(
+    writer: Writer, tmp_path: Path, order: str
+) -> None:
+    """Although it has in another queue of the topic, and whichever group committed first."""
+    writer.append(b"Topic", -1)
+    second = writer.append(b"Topic", -2, queue_id=1)
+    for group in order:
+        writer.commit(group, "Topic", 1)
+        if group == "a":
+            writer.commit(group, "Topic", 1, queue_id=1)
+    assert set(entries(tmp_path)) == {second.physical_offset}
 
 
 def test_timers_and_recalls(writer: Writer, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from reput.streaming.sparkless import running
 from tests.support.delivering import STORES, TIMER_TOPIC, UNIT, cut
 from tests.support.golden import log_records, tree, unpack_golden
 from tests.support.processes import became, holder, is_killed_at
+from tests.support.sparkless import dispatch
 
 CONF = "mappedFileSizeConsumeQueue=20000\n"
 OWED = {
@@ -200,6 +201,17 @@ def changed_fields(waiting: Record, delivered: Record) -> dict[str, object]:
     return kept | {"texts": sorted(texts), "ends": delivered.properties[-1:]}
 
 
+def timer_times(waiting: Record, delivered: Record) -> bool:
+    """Whether a timer message was taken up in the second in which it was stored, or in the next
+    one, and was let go when it was due; true of others."""
+    if waiting.topic != TIMER_TOPIC:
+        return True
+    names = (b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"TIMER_OUT_MS")
+    enqueued, dequeued, out = (int(delivered.property_map[name]) for name in names)
+    later = enqueued - waiting.store_timestamp // 1000 * 1000
+    return later in (0, 1000) and out <= dequeued
+
+
 def kind_of(waiting: Record) -> tuple[bytes, ...]:
     return waiting.topic, *waiting.property_map
 
@@ -235,11 +247,13 @@ def test_each_is_delivered_once_as_a_broker_would(base: Path) -> None:
         kind_of(waiting): changed_fields(waiting, delivered)
         for waiting, delivered in broker_deliveries(records)
     }
+    assert all(timer_times(*pair) for pair in broker_deliveries(records))
     for ours in made:
         (waiting,) = (
             r for r in records if -(r.physical_offset + 1) == ours.prepared_transaction_offset
         )
         expected = theirs[kind_of(waiting)] | {"prepared_transaction_offset": False}
+        assert timer_times(waiting, ours)
         # the golden brokers' hosts are the writers'
         assert changed_fields(waiting, ours) == expected
         assert ours.queue_id == 0
@@ -410,6 +424,24 @@ def test_what_a_level_passed_over_is_not_owed(tmp_path: Path) -> None:
     waiting = (delayed(b"x", 10_000), delayed(b"y", 10_001), delayed(b"z", 10_002))
     *_, last, _ = made(base, *waiting, delivery)
     assert find_debts(read_store_settings(base), base).places == (last.physical_offset,)
+
+
+@pytest.mark.parametrize("has_queues", [True, False])
+@pytest.mark.parametrize(("set_back", "is_owed"), [(1_000_000, False), (500_000, True)])
+def test_a_clock_that_was_set_back(
+    tmp_path: Path, set_back: int, is_owed: bool, has_queues: bool
+) -> None:
+    """A broker delivers at once what is due later than its level of ten minutes allows; a record of
+    the same values before that is none of its deliveries."""
+    stored, base = 10_000_000, tmp_path / "base"
+    delivery = replace(delayed(b"x", stored - set_back, level=14), topic=b"T", queue_id=0)
+    if is_owed:
+        delivery = replace(delivery, store_timestamp=stored + 600_000 - set_back)
+    waiting, _ = made(base, delayed(b"x", stored, level=14), delivery)
+    if has_queues:
+        dispatch(DispatcherConfig(base, base))
+    expected = (waiting.physical_offset,) if is_owed else ()
+    assert find_debts(read_store_settings(base), base).places == expected
 
 
 def test_a_message_of_another_queue_or_level_pays_nothing(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from reput.overlay import drain
 from reput.overlay.contents import Contents, Entry, Kind, opened_contents
 from reput.overlay.copies import message_id
 from reput.overlay.drain import (
@@ -118,6 +119,15 @@ def test_a_message_of_a_topic_goes_there() -> None:
     assert stored_topics(message, Kind.WAITING) == (b"rmq_sys_wheel_timer", b"Topic")
 
 
+@pytest.mark.parametrize("queue_id", [0, 3])
+def test_a_message_that_waits_for_a_level_goes_to_its_own_queue(queue_id: int) -> None:
+    """Its record is in the queue of the level."""
+    record = record_of(b"SCHEDULE_TOPIC_XXXX", REAL_TOPIC="Topic", REAL_QID=str(queue_id))
+    record = replace(record, queue_id=8)
+    message = drained(record, entry_of(record, Kind.WAITING, b"Topic", level=9), 2)
+    assert (message.topic, message.queue_id) == (b"Topic", queue_id)
+
+
 def test_a_message_without_a_key_gets_one_of_its_place() -> None:
     """The same after a kill, and another one at another place."""
     record = record_of()
@@ -216,10 +226,14 @@ def kinds(records: Sequence[Record]) -> Counter[object]:
     )
 
 
-def test_lost_answers_double_nothing(root: Path, seed: int) -> None:
-    """The broker gets as many as there are, even of messages that are alike in everything."""
+def test_lost_answers_double_nothing(
+    root: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker gets as many as there are, even of messages that are alike in everything. It lists
+    all of a key."""
     rng, broker = random.Random(seed), PlainBroker()
     broker.listed = 1 << 30
+    monkeypatch.setattr(drain, "MAX_FOUND", broker.listed)
     with opened_contents(root.parent) as contents:
         expected = kinds([contents.record(entry) for entry in contents.entries])
         while True:
@@ -231,6 +245,25 @@ def test_lost_answers_double_nothing(root: Path, seed: int) -> None:
             break
     assert done.before + done.found + done.sent.total() == 100
     assert kinds(broker.stored) == expected
+
+
+@pytest.mark.parametrize("stores_unanswered", [True, False])
+def test_a_message_in_the_broker_stands_for_one_of_ours(
+    tmp_path: Path, stores_unanswered: bool
+) -> None:
+    """One of three that are alike and named together was sent, and its answer is lost."""
+    root, broker = tmp_path / "overlay", PlainBroker()
+    alike = replace(record_of(UNIQ_KEY="K"), sys_flag=0)
+    with LogAppender(root) as appender:
+        appender.append_all([alike] * 3)
+    broker.answers, broker.stores_unanswered = 0, stores_unanswered
+    with opened_contents(tmp_path) as contents:
+        with pytest.raises(StoreError, match="no answer"):
+            run(contents, broker)
+        broker.answers = 1 << 30
+        done = run(contents, broker)
+    assert (done.found, done.sent.total()) == ((1, 2) if stores_unanswered else (0, 3))
+    assert len(broker.stored) == 3
 
 
 def test_a_key_of_too_many_messages_is_left_to_a_person(root: Path) -> None:
@@ -256,6 +289,7 @@ def test_a_message_is_named_durably_before_it_is_sent(
     broker, path = PlainBroker(), DrainNotes(root).path
     steps: list[str] = []
     write, sync, send = fsops.pwrite, fsops.sync, broker.send
+    sync_directory = fsops.sync_directory
 
     def written(fd: int, data: bytes, offset: int, place: str | Path) -> None:
         if place == path:
@@ -267,12 +301,19 @@ def test_a_message_is_named_durably_before_it_is_sent(
             steps.append("sync")
         sync(fd, place)
 
+    def synced_directory(place: Path) -> None:
+        if place == path.parent:
+            assert path.exists()
+            steps.append("directory")
+        sync_directory(place)
+
     def asked(message: Send) -> str:
         steps.append("send")
         return send(message)
 
     monkeypatch.setattr(fsops, "pwrite", written)
     monkeypatch.setattr(fsops, "sync", synced)
+    monkeypatch.setattr(fsops, "sync_directory", synced_directory)
     monkeypatch.setattr(broker, "send", asked)
     with opened_contents(root.parent) as contents:
         run(contents, broker)
@@ -280,7 +321,7 @@ def test_a_message_is_named_durably_before_it_is_sent(
     portions = " ".join(
         " ".join(("name sync", *["send note"] * count)) for count in (32, 32, 32, 4)
     )
-    assert words == f"note {portions} sync"
+    assert words == f"directory note {portions} sync"
 
 
 def test_what_a_broker_refuses_is_tried_again_by_the_next_run(root: Path) -> None:
@@ -298,7 +339,9 @@ def test_what_a_broker_refuses_is_tried_again_by_the_next_run(root: Path) -> Non
 def test_the_rest_goes_to_the_same_broker(root: Path) -> None:
     with opened_contents(root.parent) as contents:
         run(contents, PlainBroker())
-        with pytest.raises(UsageError, match=f"send the rest there, with --broker {TARGET}"):
+        with pytest.raises(
+            UsageError, match=f"went to {TARGET} already: send the rest there, with"
+        ):
             run(contents, PlainBroker(), "127.0.0.1:1")
 
 

@@ -207,6 +207,29 @@ def test_after_a_failed_write_nothing_is_acknowledged(
     assert CommitLog([tmp_path / "commitlog"]).record_starting_at(0) == kept
 
 
+def test_who_waits_for_the_next_commit_is_told_of_a_failed_one(tmp_path: Path) -> None:
+    """Although nothing of theirs was written: nobody else would ever answer them."""
+    gate = Gate()
+
+    def fail(operation: str, path: str) -> None:
+        gate.tell(operation, path)
+        if operation == "sync":
+            raise OSError(5, "Input/output error", path)
+
+    with (
+        LogAppender(tmp_path, file_size=FILE_SIZE) as appender,
+        GroupCommit(appender) as commits,
+        before_operations(fail),
+    ):
+        futures = [commits.submit(record())]
+        assert gate.is_reached.wait(WAIT_SECONDS)
+        futures += [commits.submit(record()) for _ in range(3)]
+        gate.may_go.set()
+        for future in futures:
+            with pytest.raises(SyncError):
+                future.result(WAIT_SECONDS)
+
+
 def test_the_end_of_the_block_commits_what_waits(tmp_path: Path) -> None:
     """Later calls are refused."""
     futures: list[Future[list[Record]]] = []

@@ -111,6 +111,7 @@ def test_properties_are_limited(writer: Writer) -> None:
         (3, 2, False, ("4.9.7", "5.3.3", "5.5.1")), (2, 2, True, ("4.9.7", "5.3.3", "5.5.1")),
         (0, 2, True, ("5.3.3", "5.5.1")), (2, None, False, ("4.9.7",)),
         (3, None, False, ("4.9.7", "5.3.3", "5.5.1")), (2, 3, False, ()),
+        (0, 0, False, ("4.9.7",)), (1, 0, False, ("4.9.7", "5.3.3", "5.5.1")),
     ),
 )  # fmt: skip
 def test_a_retry_is_dead_after_its_attempts(

@@ -90,12 +90,11 @@ class Log:
             if record.topic == TIMER and out <= until and record.physical_offset not in due:
                 found.add(record.physical_offset)
         for level, delay in enumerate(DELAYS):
-            is_head = True
             for record in self.records:
-                if (record.topic, record.queue_id) != (SCHEDULE, level):
+                is_of_level = (record.topic, record.queue_id) == (SCHEDULE, level)
+                if not is_of_level or record.physical_offset not in waiting:
                     continue
-                is_head = is_head and record.physical_offset not in waiting
-                if not is_head and record.store_timestamp + delay > until:
+                if record.store_timestamp + delay > until:
                     break
                 found.add(record.physical_offset)
         return found & waiting

@@ -87,9 +87,27 @@ def test_a_name_server_s_only_broker(small: SmallStore, tmp_path: Path) -> None:
     shutil.copytree(small.root / "consumequeue", output / "consumequeue")
     with (
         served_stores([(small.root, output)], overlay=True) as ports,
-        pytest.raises(UsageError, match=r"knows .* at .*, .*: name one with --broker"),
+        pytest.raises(UsageError, match=r"knows .* at .*, .*: name one with `broker=`"),
     ):
         only_broker(HOST, ports[0])
+
+
+@pytest.mark.parametrize("code", [0, 10, 11, 12])
+def test_a_send_that_a_slave_or_a_disk_got_late_is_stored(code: int) -> None:
+    """SUCCESS, FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE and FLUSH_SLAVE_TIMEOUT: to send it again
+    would double it."""
+    answer = encode(Frame(code, 1, RESPONSE, ext={"msgId": "ID"}))
+    with answering(answer) as port, BrokerClient(HOST, port) as client:
+        assert client.send(message("%RETRY%g")) == "ID"
+
+
+def test_a_broker_s_own_request_is_no_answer() -> None:
+    """It may have the number of ours: each side counts its own."""
+    data = encode(Frame(40, 1, ext={"msgId": "OTHER"})) + encode(
+        Frame(0, 1, RESPONSE, ext={"msgId": "ID"})
+    )
+    with answering(data) as port, BrokerClient(HOST, port) as client:
+        assert client.send(message("%RETRY%g")) == "ID"
 
 
 @pytest.mark.parametrize("code", [2, 14])

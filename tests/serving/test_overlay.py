@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from reput.store.log import properties, record
+from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record
 from reput.store.state.consumeroffset import TopicGroup, read_committed
 from tests.readers.stores import SmallStore
 from tests.support.cli import Call
+from tests.support.operations import before_operations
 from tests.support.processes import became
 from tests.support.remoting import Client, heartbeat, served, served_stores
 from tests.support.wire import read_log
@@ -169,6 +172,22 @@ def test_what_is_no_failed_copy_is_refused(
     assert written(tmp_path) == []
 
 
+def test_neither_damage_nor_a_batch_is_taken_back(small: SmallStore, tmp_path: Path) -> None:
+    """A group would get a body that nobody sent, or all messages for one of them."""
+    damaged, batch = small.log.spans[0][0], small.append(body=b"inner", sys_flag=0xC0)
+    small.log.write(small.root / "commitlog")
+    (path,) = (path for path in (small.root / "commitlog").iterdir() if not int(path.name))
+    data = bytearray(path.read_bytes())
+    data[data.index(b"body", damaged)] ^= 1
+    path.write_bytes(data)
+    with serving(small, tmp_path) as ports, Client(ports[0]) as client:
+        for offset, line in ((damaged, "look message by offset failed"), (batch, "inner batch")):
+            answer = client.ask(SEND_BACK, {"group": GROUP, "offset": offset, "delayLevel": 0})
+            assert answer.code == SYSTEM_ERROR
+            assert line in answer.header["remark"]
+    assert written(tmp_path) == []
+
+
 def test_a_group_without_retry_queues_gets_none(small: SmallStore, tmp_path: Path) -> None:
     """As at a broker: the answer is 0, and nothing is written."""
     config = small.root / "config"
@@ -269,6 +288,76 @@ def test_a_copy_that_is_sent_because_its_answer_was_lost(small: SmallStore, tmp_
     with serving(small, tmp_path) as ports, Client(ports[1]) as twin:
         assert twin.ask(SEND_V2, second_try, b"body").code == 0
         assert len(written(tmp_path)) == 5
+
+
+def test_a_client_that_has_gone_was_not_answered(
+    ports: Ports, small: SmallStore, tmp_path: Path
+) -> None:
+    """It sends the message from another connection, and that is the same failure: nothing more is
+    written."""
+    is_reached, may_go = threading.Event(), threading.Event()
+
+    def hold(operation: str, path: str) -> None:
+        if operation == "sync" and "/commitlog/" in path:
+            is_reached.set()
+            assert may_go.wait(SECONDS)
+
+    text = "DELAY\x014\x02UNIQ_KEY\x01KEY1\x02RETRY_TOPIC\x01Topic\x02"
+    with Client(ports[0]) as other, Client(ports[1]) as twin:
+        with before_operations(hold):
+            with Client(ports[0]) as client:
+                client.send(SEND_BACK, back(small.log.spans[1][0], 1, delayLevel=9))
+                assert is_reached.wait(SECONDS)
+            # the server has seen the end of that connection before it answers twice on another
+            for _ in range(2):
+                assert other.ask(MAX, {"topic": "Topic", "queueId": 0}).code == 0
+            may_go.set()
+            assert other.ask(SEND_BACK, back(small.log.spans[2][0], 2, delayLevel=-1)).code == 0
+        assert twin.ask(SEND_V2, send(RETRIES, text, j=2), b"body").code == 0
+    assert [one.property_map[b"UNIQ_KEY"] for one in written(tmp_path)[:2]] == [b"KEY1", b"KEY2"]
+    sent = [one for one in written(tmp_path) if not one.prepared_transaction_offset]
+    assert sent == []
+
+
+def test_a_one_way_request_is_not_answered(ports: Ports, small: SmallStore, tmp_path: Path) -> None:
+    """The first answer is that to the next request."""
+    with Client(ports[0]) as client:
+        client.send(SEND_BACK, back(small.log.spans[0][0], 0, delayLevel=-1), flag=2)
+        later = client.send(SEND_BACK, back(small.log.spans[1][0], 1, delayLevel=-1))
+        assert client.receive().opaque == later
+    assert len(written(tmp_path)) == 2
+
+
+def test_a_send_goes_to_the_queue_that_it_names(small: SmallStore, tmp_path: Path) -> None:
+    """The first one too; without one it goes to any."""
+    config = small.root / "config"
+    config.mkdir()
+    table = '{"subscriptionGroupTable":{"group":{"groupName":"group","retryQueueNums":5}}}'
+    (config / "subscriptionGroup.json").write_text(table)
+    asked = [0, 4] * 10
+    with serving(small, tmp_path) as ports, Client(ports[1]) as twin:
+        for queue_id in asked:
+            answer = twin.ask(SEND_V2, send(RETRIES, e=queue_id), b"body")
+            assert (answer.code, answer.ext["queueId"]) == (0, str(queue_id))
+        answer = twin.ask(SEND_V2, send(RETRIES, e=-1), b"body")
+        assert (answer.code, answer.ext["queueId"]) == (0, "-1")
+    found = [one.queue_id for one in written(tmp_path)]
+    assert found[:-1] == asked
+    assert found[-1] in range(5)
+
+
+def test_what_a_killed_server_has_written_is_dispatched_by_the_next(
+    small: SmallStore, tmp_path: Path
+) -> None:
+    """At its start: nothing is written meanwhile."""
+    with serving(small, tmp_path):
+        pass
+    with LogAppender(tmp_path / "output" / "overlay") as appender:
+        appender.append(Record(topic=RETRIES.encode(), body=b"body"))
+    place = {"topic": RETRIES, "queueId": 0}
+    with serving(small, tmp_path) as ports, Client(ports[1]) as twin:
+        assert became(lambda: twin.ask(MAX, place).ext == {"offset": "1"}, SECONDS)
+    assert len(written(tmp_path)) == 1
 
 
 def test_commands_read_it_as_any_store(small: SmallStore, tmp_path: Path, call: Call) -> None:

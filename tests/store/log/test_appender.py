@@ -104,6 +104,31 @@ def test_store_time_is_set_where_it_is_none(tmp_path: Path) -> None:
         assert stored.prepared_transaction_offset == -8
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_a_record_that_leaves_room_for_the_smallest_blank_ends_its_file(
+    tmp_path: Path, together: bool
+) -> None:
+    """One byte more, and it begins the next one (``CommitLog.DefaultAppendMessageCallback``)."""
+    small = Record(topic=b"T", body=b"x", store_timestamp=7)
+    for more in (0, 1):
+        root = tmp_path / str(more)
+        with LogAppender(root, file_size=FILE_SIZE) as appender:
+            first = appender.append(small)
+            rest = FILE_SIZE - first.total_size - 8
+            body = b"x" * (rest - first.total_size + 1 + more)
+            large = replace(small, body=body)
+            if together:
+                second, third = appender.append_all([large, small])
+            else:
+                second, third = appender.append(large), appender.append(small)
+        end = first.total_size
+        assert second.physical_offset == (FILE_SIZE if more else end)
+        assert second.total_size == rest + more
+        assert third.physical_offset == (2 * FILE_SIZE if more else FILE_SIZE)
+        size, magic = struct.unpack_from(">Ii", contents(root), end + (0 if more else rest))
+        assert (size, magic) == (FILE_SIZE - end - (0 if more else rest), -875286124)
+
+
 def test_a_stated_file_size_is_followed(tmp_path: Path) -> None:
     """A new log has files as the property file states, which every reader expects; without one it
     is written."""
