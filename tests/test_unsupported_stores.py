@@ -76,6 +76,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "groups reset": ("g", "-t", "T", "--earliest"), "groups skip": ("g", "-t", "T"),
     "groups clone": ("g", "h", "-t", "T"), "checkpoints list": (), "checkpoints show": (0,),
     "checkpoints verify": (), "checkpoints rewind": ("--to-offset", 0), "checkpoints prune": (),
+    "overlay handover": ("out",),
 }  # fmt: skip
 """Every command that is given a store, and the rest of its arguments."""
 
