@@ -23,6 +23,24 @@ accounts:
 - {accessKey: whiteuser, secretKey: whitesecret, whiteRemoteAddress: 192.0.2.9}
 """
 """The users of the matrix."""
+POLICIES = """\
+users:
+- {username: admin0001, password: adminsecret, userType: Super}
+- {username: pubuser01, password: pubsecret01}
+- {username: subuser01, password: subsecret01}
+- {username: nouser001, password: nosecret001}
+- {username: whiteuser, password: whitesecret}
+acls:
+- subject: User:pubuser01
+  policies:
+  - entries: [{resource: "Topic:Orders", actions: [Pub], decision: Allow}]
+- subject: User:subuser01
+  policies:
+  - entries:
+    - {resource: "Topic:Orders", actions: [Sub], decision: Allow}
+    - {resource: "Group:gsub", actions: [Sub], decision: Allow}
+"""
+"""The same for ACL 2.0, which has no white addresses."""
 CREDENTIALS = {
     "admin": ("admin0001", "adminsecret"),
     "pub": ("pubuser01", "pubsecret01"),

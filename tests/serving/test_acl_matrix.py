@@ -27,7 +27,16 @@ from reput.serving.holds import Holds
 from reput.serving.namesrv import NameServer
 from reput.serving.stores import BrokerIdentity, ServedStore
 from reput.store.config import read_store_settings
-from tests.serving.aclrequests import HOST, HOSTS, REQUESTS, RULES, TOPICS, asked, signed
+from tests.serving.aclrequests import (
+    HOST,
+    HOSTS,
+    POLICIES,
+    REQUESTS,
+    RULES,
+    TOPICS,
+    asked,
+    signed,
+)
 from tests.support.cli import ROOT
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "acl"
@@ -39,22 +48,26 @@ FOREIGN = ("query offset gsub Secret", "lite pull gsub Secret", "lock gother Ord
 ADMINS = {21, 26, 28, 43, 222}
 
 
-def matrix() -> dict[tuple[int, str], dict[str, str]]:
+def matrix(release: str = "5.3.2") -> dict[tuple[int, str], dict[str, str]]:
     """(code, request) -> user -> the broker's answer."""
-    with (GOLDEN / "matrix-5.3.2.tsv").open() as file:
+    with (GOLDEN / f"matrix-{release}.tsv").open() as file:
         rows = [*csv.DictReader(file, delimiter="\t")]
     return {(int(row.pop("code")), row.pop("request")): row for row in rows}
 
 
-def stricter() -> dict[int, tuple[str, str]]:
-    """Code -> what is needed here, and why, as the documentation has it."""
+def documented(name: str) -> dict[int, list[str]]:
+    """Code -> the other columns of a table in the documentation."""
     text = (ROOT / "docs" / "serving.md").read_text("utf-8")
-    table = text.partition("<!-- stricter -->")[2].partition("<!-- end of stricter -->")[0]
+    table = text.partition(f"<!-- {name} -->")[2].partition(f"<!-- end of {name} -->")[0]
     rows = [re.split(r" *\| *", line.strip("| ")) for line in table.strip().splitlines()[2:]]
     return {
-        int(code): (needed, why) for codes, needed, why in rows for code in codes.split(", ")
-        if code.isdigit()
+        int(code): rest for codes, *rest in rows for code in codes.split(", ") if code.isdigit()
     }  # fmt: skip
+
+
+def stricter() -> dict[int, list[str]]:
+    """Code -> what is needed here, and why."""
+    return documented("stricter")
 
 
 def wanted(code: int, name: str) -> set[str]:
@@ -92,6 +105,27 @@ def test_every_request_of_every_user(guard: Guard) -> None:
             listed[mark] = passing_here
     assert found == listed
     assert {int(mark.split()[0]) for mark in found} == stricter().keys() & {c for c, _ in answers}
+
+
+def test_every_request_of_every_user_of_acl_2(tmp_path: Path) -> None:
+    """Beside 5.5.0: each difference is documented, and nobody passes who has no rights at all."""
+    (tmp_path / "rules.yml").write_text(POLICIES)
+    guard = Guard(AccessRules(tmp_path), TOPICS.get)
+    refused, passing = set[int](), set[int]()
+    answers = matrix("5.5.0")
+    assert sum(map(len, answers.values())) == 64 * 8
+    for (code, name), row in answers.items():
+        for user, answer in row.items():
+            refusal = guard.refusal(HOSTS.get(user, HOST), asked(code, name, user))
+            if answer.startswith("pass") and refusal:
+                refused.add(code)
+            elif not answer.startswith("pass") and not refusal:
+                passing.add(code)
+                assert user == ("pub" if code == 37 else "sub"), (code, name)
+    listed = documented("beside 5.5.0")
+    assert passing == {code for code, (theirs, *_) in listed.items() if theirs == "refused"}
+    only_here = {code for code, (theirs, *_) in listed.items() if theirs == "passes"}
+    assert only_here <= refused <= only_here | stricter().keys()
 
 
 async def served_codes(store: Path) -> set[int]:
