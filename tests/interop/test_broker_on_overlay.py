@@ -114,7 +114,9 @@ def expected_rest() -> Counter[int]:
     return Counter(zlib.crc32(b"message %d" % number) for number in numbers)
 
 
-@pytest.fixture(params=[False, True], ids=["stopped", "killed"])
+@pytest.fixture(
+    params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["stopped", "killed"]
+)
 def is_killed(request: pytest.FixtureRequest) -> Iterator[bool]:
     yield request.param
 

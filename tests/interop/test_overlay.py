@@ -18,7 +18,7 @@ import pytest
 
 from reput.store.log.record import Record
 from tests.interop.clients import Consumer, serving
-from tests.interop.rocketmq import OLD_CLIENT, require_maven
+from tests.interop.rocketmq import NEWEST, OLD_CLIENT, PARITY, of_release, require_maven
 from tests.readers.stores import SmallStore
 from tests.support.golden import log_records, tree
 from tests.support.processes import became
@@ -70,13 +70,17 @@ def dead(output: Path, group: str) -> list[Record]:
     return [one for one in stored(output) if one.topic == f"%DLQ%{group}".encode()]
 
 
-@pytest.mark.parametrize("client", ["", OLD_CLIENT], ids=["5.3.3", "4.9.7"])
-def test_listeners_that_always_fail(store: Path, output: Path, client: str) -> None:
+@pytest.mark.parametrize(
+    ("release", "client"), [(PARITY, ""), (PARITY, OLD_CLIENT), (NEWEST, "")],
+    ids=["5.3.3", "4.9.7", "5.5.0"],
+)  # fmt: skip
+def test_listeners_that_always_fail(store: Path, output: Path, release: str, client: str) -> None:
     """A concurrent one gets each message once and again as often as it wants, and an orderly one
     keeps it and gives it up; then it is a dead letter, and never comes again."""
     with serving(store, "--output", output, "--overlay") as server:
         expected = Counter(dict.fromkeys(range(MAX_ATTEMPTS + 1), MESSAGES))
         with (
+            of_release(release),
             Consumer(server.namesrv, "givingup", "Topic", "plain", client=client) as plain,
             Consumer(server.namesrv, "orderlygivingup", "Topic", "ordered", client=client) as other,
         ):

@@ -99,7 +99,7 @@ def test_each_end(store: Path, output: Path, client: str) -> None:
     assert digest(store) == before
 
 
-@CLIENTS
+@pytest.mark.parametrize("client", ["", pytest.param(OLD_CLIENT, marks=pytest.mark.slow)])
 def test_a_topic_that_nobody_declares(store: Path, output: Path, client: str) -> None:
     """Producers find the server although the base has lost its own note of topics."""
     before = leave_open(store, output, [COMMIT], client)
