@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reput.cli import completion, messages, options, texts
+from reput.cli import messages, options, texts
 from reput.cli.commands import Command, DefaultGroup
+from reput.cli.groups import Group
 from reput.cli.messages import DEFAULT_BODIES, Bodies
-from reput.cli.overlay import Output, entry_fields, resting_contents
+from reput.cli.overlay import entry_fields, resting_contents
 from reput.cli.printer import Result, Table, printed, printed_lines
 from reput.store.errors import NotFoundError, UsageError
 
@@ -24,20 +25,13 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Group = Annotated[
-    str,
-    typer.Argument(
-        help="The consumer group.", callback=options.text, metavar="GROUP",
-        autocompletion=completion.groups,
-    ),
-]  # fmt: skip
 ID_HELP = "its id at the overlay, its UNIQ_KEY, or the id of its first copy"
 
 
 @app.command("list", cls=Command)
 @printed
 def list_letters(
-    output: Output,
+    output: options.OverlayOutput,
     group: Annotated[
         list[str] | None,
         options.value("GROUP", "Show only this consumer group; may be repeated."),
@@ -96,7 +90,7 @@ def _message(contents: Contents, letter: Entry) -> Message:
 @printed_lines
 @options.with_options(body=messages.bodies)
 def show(
-    output: Output,
+    output: options.OverlayOutput,
     group: Group,
     offset: Annotated[
         int | None,
@@ -151,7 +145,7 @@ def _chosen(
 @app.command("resend", cls=Command)
 @printed
 def resend(
-    output: Output,
+    output: options.OverlayOutput,
     group: Group,
     offset: Annotated[
         list[int] | None,

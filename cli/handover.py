@@ -17,13 +17,7 @@ from reput.store.files import OVERLAY_DIRECTORY
 
 @printed
 def handover(
-    output: Annotated[
-        Path,
-        typer.Argument(
-            help="The output that has the overlay: that of `serve`, or the store itself.",
-            metavar="OUTPUT",
-        ),
-    ],
+    output: options.OverlayOutput,
     directory: Annotated[
         Path,
         typer.Argument(

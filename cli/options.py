@@ -475,6 +475,13 @@ MaxInflatedBytes = Annotated[
     value("SIZE", "Inflate compressed bodies up to this size, `16m` if not given; a larger one "
           "stays as stored.", "--max-inflated-bytes", panel=ROWS),
 ]  # fmt: skip
+OverlayOutput = Annotated[
+    Path,
+    typer.Argument(
+        help="The output that has the overlay: that of `serve`, or the store itself.",
+        metavar="OUTPUT",
+    ),
+]
 AsJson = Annotated[bool, flag("Print JSON; lines on stderr are JSON, too.", "--json", "-j")]
 AsJsonLines = Annotated[
     bool, flag("Print JSON lines on a terminal, too; elsewhere they are the default.",

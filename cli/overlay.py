@@ -33,13 +33,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Output = Annotated[
-    Path,
-    typer.Argument(
-        help="The output that has the overlay: that of `serve`, or the store itself.",
-        metavar="OUTPUT",
-    ),
-]
 Apply = Annotated[
     bool, options.flag("Send the messages; otherwise they are only counted.", "--apply")
 ]
@@ -78,7 +71,7 @@ def _check_no_server(root: Path) -> None:
 
 @app.command("status", cls=Command)
 @printed
-def status(output: Output) -> Result:
+def status(output: options.OverlayOutput) -> Result:
     """Show what waits, is delivered and not consumed, or is dead, by consumer group.
 
     It writes nothing, and a server may run meanwhile.
@@ -174,7 +167,7 @@ def _status_parts(fields: dict[str, Any], groups: Sequence[dict[str, Any]]) -> I
 @printed_lines
 @options.with_options(body=messages.bodies)
 def export(
-    output: Output,
+    output: options.OverlayOutput,
     group: Annotated[
         list[str] | None,
         options.value("GROUP", "Take only this consumer group; may be repeated."),
@@ -225,7 +218,7 @@ def entry_fields(entry: Entry, properties: dict[str, str]) -> dict[str, Any]:
 @app.command("drain", cls=Command)
 @printed
 def drain(
-    output: Output,
+    output: options.OverlayOutput,
     broker: Annotated[
         str | None, options.value("HOST:PORT", "Send to this broker.", "--broker")
     ] = None,

@@ -23,7 +23,7 @@ from reput.store.queue.queuetype import read_topic_table
 from reput.store.state.consumeroffset import TopicGroup, read_committed
 from tests.interop.clients import Consumer, serving
 from tests.interop.rocketmq import Broker, boot, drain, require_maven, send
-from tests.readers.stores import SmallStore
+from tests.readers.stores import SmallStore, store_of_messages
 from tests.support.cli import Call
 from tests.support.golden import log_records
 from tests.support.processes import became
@@ -47,17 +47,11 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("release")]
 def small(tmp_path: Path) -> SmallStore:
     """A base that nobody changes."""
     require_maven()
-    small = SmallStore(tmp_path / "store")
-    for number in range(MESSAGES):
-        properties = b"UNIQ_KEY\x01%032X\x02WAIT\x01true\x02" % number
-        small.append(body=b"message %d" % number, properties=properties)
-    root = small.write()
-    with (root / "broker.conf").open("a") as conf:
-        conf.write(SETTINGS)
-    (root / "config").mkdir()
+    small = store_of_messages(tmp_path / "store", MESSAGES, SETTINGS)
+    (small.root / "config").mkdir()
     groups = {"quiet": {"groupName": "quiet", "consumeEnable": False, "retryQueueNums": 2}}
     text = json.dumps({"subscriptionGroupTable": groups})
-    (root / "config" / "subscriptionGroup.json").write_text(text)
+    (small.root / "config" / "subscriptionGroup.json").write_text(text)
     return small
 
 

@@ -19,7 +19,7 @@ import pytest
 from reput.store.log.record import Record
 from tests.interop.clients import Consumer, serving
 from tests.interop.rocketmq import NEWEST, OLD_CLIENT, PARITY, of_release, require_maven
-from tests.readers.stores import SmallStore
+from tests.readers.stores import store_of_messages
 from tests.support.golden import log_records, tree
 from tests.support.processes import became
 from tests.support.remoting import free_ports
@@ -39,13 +39,7 @@ pytestmark = pytest.mark.timeout(600)
 def store(tmp_path: Path) -> Iterator[Path]:
     """A base whose levels all wait for a second; it stays as it is."""
     require_maven()
-    small = SmallStore(tmp_path / "store")
-    for number in range(MESSAGES):
-        properties = b"UNIQ_KEY\x01%032X\x02WAIT\x01true\x02" % number
-        small.append(body=b"message %d" % number, properties=properties)
-    root = small.write()
-    with (root / "broker.conf").open("a") as conf:
-        conf.write(SETTINGS)
+    root = store_of_messages(tmp_path / "store", MESSAGES, SETTINGS).root
     before = tree(root)
     yield root
     assert tree(root) == before

@@ -4,7 +4,6 @@ each that counts, with the offset that their brokers noted as it was, late, earl
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from reput.overlay.halves import OpenTransaction, find_halves
 from reput.store.config import read_store_settings
 from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record
-from tests.support.delivering import HALF_TOPIC, STORES, UNIT, cut, named_by
+from tests.support.delivering import HALF_TOPIC, STORES, UNIT, cut, lose_queue_ends, named_by
 from tests.support.golden import log_records, unpack_golden
 
 OP_TOPIC, DISCARDED_TOPIC = b"RMQ_SYS_TRANS_OP_HALF_TOPIC", b"TRANS_CHECK_MAX_TIME_TOPIC"
@@ -115,10 +114,7 @@ def test_a_crash_after_each_record_of_a_transaction(base: Path, done: int | str 
 
 def test_halves_that_are_in_no_queue_yet(base: Path) -> None:
     """The queues end early, or were never built: the log has the rest."""
-    for path in (base / "consumequeue").rglob("0*0"):
-        size = path.stat().st_size
-        os.truncate(path, UNIT.size)
-        os.truncate(path, size)
+    lose_queue_ends(base)
     assert offsets(base) == OPEN[base.name]
     shutil.rmtree(base / "consumequeue")
     assert offsets(base) == OPEN[base.name]

@@ -113,3 +113,15 @@ def java_hash(text: str) -> int:
     for char in text:
         value = (31 * value + ord(char)) & 0xFFFFFFFF
     return value - (1 << 32) if value >> 31 else value
+
+
+def store_of_messages(root: Path, count: int, settings: str) -> SmallStore:
+    """A store that is written, with settings of its own, whose messages have unique keys."""
+    small = SmallStore(root)
+    for number in range(count):
+        text = b"UNIQ_KEY\x01%032X\x02WAIT\x01true\x02" % number
+        small.append(body=b"message %d" % number, properties=text)
+    small.write()
+    with (root / "broker.conf").open("a") as conf:
+        conf.write(settings)
+    return small
