@@ -11,6 +11,7 @@ import shutil
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, replace
 from hashlib import sha256
@@ -28,7 +29,7 @@ from reput.store.log.appender import LogAppender
 from reput.store.log.record import SCHEDULE_TOPIC, Record
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.sparkless import running
-from tests.support.delivering import STORES, TIMER_TOPIC, UNIT, cut
+from tests.support.delivering import STORES, TIMER_TOPIC, cut, lose_queue_ends
 from tests.support.golden import log_records, tree, unpack_golden
 from tests.support.processes import became, holder, is_killed_at
 from tests.support.sparkless import dispatch
@@ -282,11 +283,25 @@ def test_a_broker_that_runs_delivers_itself(base: Path, caplog: pytest.LogCaptur
 
 
 def test_a_broker_that_comes_back_delivers_the_rest(
-    base: Path, caplog: pytest.LogCaptureFixture
+    base: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages that are due from then on are left to it, and one line says so."""
+    """Messages that are due from then on are left to it, while nobody else sees what waits, and one
+    line says so."""
     owing, clock = Owing(base, base), [max(one.store_timestamp for one in log_records(base))]
     overlay = Overlay(read_store_settings(base), base, owing.writer, now_ms=lambda: clock[0])
+    disown, is_free = overlay._waiting.disown, list[bool]()
+
+    def look() -> None:
+        is_free.append(overlay._lock.acquire(blocking=False))
+        if is_free[-1]:
+            overlay._lock.release()
+
+    def disown_alone() -> None:
+        with ThreadPoolExecutor() as another:
+            another.submit(look).result()
+        disown()
+
+    monkeypatch.setattr(overlay._waiting, "disown", disown_alone)
     with overlay:
         with overlay._lock:
             assert overlay._lock.wait_for(lambda: not overlay._waiting.due(clock[0]), WAIT_SECONDS)
@@ -295,6 +310,7 @@ def test_a_broker_that_comes_back_delivers_the_rest(
         with holder(lambda: plain_lock(base / "lock")) as pid, caplog.at_level("INFO", "reput"):
             clock[0] = LATER
             assert became(lambda: overlay._waiting.owed_count == 0, WAIT_SECONDS)
+    assert is_free == [False]
     (line,) = (r.message for r in caplog.records if "runs again" in r.message)
     assert f"process {pid}: {before} messages" in line
     assert len(owing.delivered()) == len(OWED[base.name]) - before
@@ -363,10 +379,7 @@ def test_kills_at_random(large: Path) -> None:
 
 def test_what_is_in_no_queue_yet_is_owed_too(base: Path) -> None:
     """The queues end early, or were never built: the log has the rest."""
-    for path in (base / "consumequeue").rglob("0*0"):
-        size = path.stat().st_size
-        os.truncate(path, UNIT.size)
-        os.truncate(path, size)
+    lose_queue_ends(base)
     assert owed(base) == OWED[base.name]
     shutil.rmtree(base / "consumequeue")
     assert owed(base) == OWED[base.name]

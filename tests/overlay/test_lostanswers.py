@@ -90,6 +90,14 @@ def test_each_is_found_once() -> None:
     assert answers.take(SENT, NOW) is None
 
 
+def test_each_attempt_is_looked_at() -> None:
+    """One alone of several records with equal values has the attempts."""
+    answers = LostAnswers()
+    answers.note(replace(WAITING, reconsume_times=7), NOW)
+    answers.note(made(SCHEDULE_TOPIC, 100), NOW)
+    assert answers.take(SENT, NOW) == 100
+
+
 def test_an_answer_ends_it() -> None:
     """It ends that record alone."""
     answers = LostAnswers()

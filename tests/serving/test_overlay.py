@@ -261,6 +261,22 @@ def test_another_server_goes_on(small: SmallStore, tmp_path: Path) -> None:
     assert topics == [b"SCHEDULE_TOPIC_XXXX", DEAD.encode(), RETRIES.encode()]
 
 
+def test_another_server_delivers_by_the_levels_of_then(
+    small: SmallStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Records that wait are due by the base's levels of now: a snapshot of others is not read."""
+    conf = small.root / "broker.conf"
+    text = conf.read_text()
+    conf.write_text(f"{text}messageDelayLevel=1h 1h 1h 1h 1h\n")
+    with serving(small, tmp_path) as ports, Client(ports[0]) as client:
+        assert client.ask(SEND_BACK, back(small.log.spans[0][0])).code == 0
+    assert len(written(tmp_path)) == 1
+    conf.write_text(text)
+    with serving(small, tmp_path):
+        assert became(lambda: len(written(tmp_path)) == 2, SECONDS)
+    assert "delay levels have changed" in caplog.text
+
+
 def test_a_copy_that_is_sent_because_its_answer_was_lost(small: SmallStore, tmp_path: Path) -> None:
     """Nobody knows whether a server that ended had answered: the same message is taken once. With
     an answer it is another failure."""
