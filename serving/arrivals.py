@@ -100,7 +100,8 @@ class NotifiedArrivals:
         """``loop`` is the server's."""
         self._loop = loop
         self._moved = asyncio.Event()
-        self._queues: set[QueueName] | None = set()
+        self._queues: dict[QueueName, None] | None = {}
+        """In the order in which they were named; None for any queue."""
 
     def notify(self, queues: Collection[QueueName] | None) -> None:
         """Wake the server: the watermark has moved beyond messages of these queues (None: of any).
@@ -113,19 +114,19 @@ class NotifiedArrivals:
         queues = None
         if runs is not None:
             # no client asks for a topic that is not UTF-8
-            queues = {(run.topic.decode(errors="replace"), run.queue_id) for run in runs}
+            queues = [(run.topic.decode(errors="replace"), run.queue_id) for run in runs]
         self.notify(queues)
 
     def _add(self, queues: Collection[QueueName] | None) -> None:
         if queues is None or self._queues is None:
             self._queues = None
         else:
-            self._queues.update(queues)
+            self._queues |= dict.fromkeys(queues)
         self._moved.set()
 
     async def wait(self) -> Collection[QueueName] | None:
         """Return when the watermark has moved since the last call."""
         await self._moved.wait()
         self._moved.clear()
-        queues, self._queues = self._queues, set()
-        return queues
+        queues, self._queues = self._queues, {}
+        return None if queues is None else queues.keys()

@@ -184,6 +184,10 @@ class Broker:
     def _member_left(self, group: str, client_id: str, said: bool) -> None:
         self.locks.owner_left(group, client_id, said=said)
 
+    def _is_member(self, name: str, client_id: str) -> bool:
+        group = self._groups.get(name)
+        return group is not None and client_id in group.members
+
     def _list_damaged(self, physical_offset: int, topic: str) -> None:
         """Log a record that a pull skips, and add it to the quarantine, once."""
         entry = damaged_record(physical_offset, topic)
@@ -219,6 +223,7 @@ class Broker:
         self._pulling.connection_closed(connection)
         self.offsets.connection_closed(connection)
         self._groups.connection_closed(connection)
+        self.locks.connection_closed(connection, self._is_member)
         if self._transactions is not None:
             self._transactions.connection_closed(connection)
 

@@ -385,7 +385,7 @@ class Listener:
         self._is_tls_required = is_tls_required
         self._budget = budget or Budget()
         self._refusals = Refusals("connection")
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, *listening: socket.socket) -> None:
@@ -441,7 +441,7 @@ class Listener:
                     accepted.close()
                     return
                 await loop.connect_accepted_socket(
-                    self._connection, accepted, ssl=self._tls if is_tls else None
+                    self.connection, accepted, ssl=self._tls if is_tls else None
                 )
         except (OSError, TimeoutError) as error:
             reason = str(error) or f"the client sent nothing for {IDLE_SECONDS:.0f} s"
@@ -457,13 +457,14 @@ class Listener:
             return _WITHOUT_TLS if self._tls is None else None
         return _TLS_REQUIRED if self._is_tls_required else None
 
-    def _connection(self) -> Connection:
+    def connection(self) -> Connection:
+        """The protocol of a connection that begins."""
         connection = Connection(self._handlers, self._budget, self._closed, self._check)
-        self._connections.add(connection)
+        self._connections[connection] = None
         return connection
 
     def _closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._on_close(connection)
 
     async def _close_idle(self) -> None:

@@ -1,8 +1,10 @@
 """Locks of queues that orderly consumers hold, by group (``RebalanceLockManager``).
 
 Where RocketMQ keeps a dead consumer's locks for 60 s, they end here 3 s after the owner's
-connection was lost: a client that merely reconnects has its locks back by then. RocketMQ forgets
-all locks when a broker ends; here they are kept (``serving.lockfile``).
+connection was lost: a client that merely reconnects has its locks back by then. Those that it took
+over another connection stay as long as that is open: where a connection breaks in silence, the
+client has a new one before the server knows, and its first heartbeat there may come later.
+RocketMQ forgets all locks when a broker ends; here they are kept (``serving.lockfile``).
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ Owners = dict[str, dict[str, dict[str, list[int]]]]
 class _Lock:
     client_id: str
     ends: float
+    connection: Connection | None
+    """The connection over which it was taken or renewed last; None for one of before the start."""
 
 
 class Locks:
@@ -61,10 +65,10 @@ class Locks:
             RequestCode.UNLOCK_BATCH_MQ: self.unlock_batch,
         }
 
-    def lock_batch(self, _connection: Connection, request: Frame) -> Frame:
+    def lock_batch(self, connection: Connection, request: Frame) -> Frame:
         """Answer with the queues that the client has locked."""
         group, client_id, queues = _asked(request)
-        granted = set(self.lock(group, client_id, queues))
+        granted = set(self.lock(group, client_id, queues, connection))
         locked = [data for name, data in queues.items() if name in granted]
         return request.answer(ResponseCode.SUCCESS, body=requests.to_json({"lockOKMQSet": locked}))
 
@@ -73,7 +77,13 @@ class Locks:
         self.unlock(*_asked(request))
         return request.answer(ResponseCode.SUCCESS)
 
-    def lock(self, group: str, client_id: str, queues: Iterable[QueueName]) -> list[QueueName]:
+    def lock(
+        self,
+        group: str,
+        client_id: str,
+        queues: Iterable[QueueName],
+        connection: Connection | None = None,
+    ) -> list[QueueName]:
         """Lock or renew; returns the queues that this client now has."""
         now = self._clock()
         if now >= self._swept_at + LOCK_SECONDS:
@@ -88,7 +98,7 @@ class Locks:
             if lock is None or lock.client_id == client_id or lock.ends <= now:
                 if lock is None or lock.client_id != client_id:
                     self.changed.set()
-                locks[queue] = _Lock(client_id, now + LOCK_SECONDS)
+                locks[queue] = _Lock(client_id, now + LOCK_SECONDS, connection)
                 granted.append(queue)
         if locks:
             self._groups[group] = locks
@@ -118,11 +128,23 @@ class Locks:
 
     def owner_left(self, group: str, client_id: str, *, said: bool) -> None:
         """End the locks of an owner that left: at once if it said so, otherwise soon, unless it
-        renews them."""
+        renews them, or took them over a connection that is open."""
         ends = self._clock() + (0 if said else RELEASE_SECONDS)
         for lock in self._groups.get(group, {}).values():
-            if lock.client_id == client_id:
+            is_open = lock.connection is not None and lock.connection.is_open
+            if lock.client_id == client_id and (said or not is_open):
                 lock.ends = min(lock.ends, ends)
+
+    def connection_closed(
+        self, connection: Connection, is_member: Callable[[str, str], bool]
+    ) -> None:
+        """End the locks that were taken over a lost connection soon, unless their owner is a member
+        of the group, over another one; ``is_member`` is asked with the group and the client id."""
+        ends = self._clock() + RELEASE_SECONDS
+        for group, locks in self._groups.items():
+            for lock in locks.values():
+                if lock.connection is connection and not is_member(group, lock.client_id):
+                    lock.ends = min(lock.ends, ends)
 
     def holds(self, group: str) -> bool:
         """Whether a member of a group has a lock that has not ended."""

@@ -89,6 +89,10 @@ class _Pull:
         return self.asked.key.topic, self.asked.queue_id
 
 
+_Pulls = dict[_Pull, None]
+"""Pulls in the order in which they came, which is the order of their answers."""
+
+
 class Pulling:
     """Answers the pulls from one broker's queues."""
 
@@ -111,9 +115,9 @@ class Pulling:
         self._on_damage = on_damage
         self._arrivals = arrivals
         self._holds = holds
-        self._pulls: dict[QueueName, set[_Pull]] = {}
-        self._pulls_of: dict[Connection, set[_Pull]] = {}
-        self._unsettled: set[_Pull] = set()
+        self._pulls: dict[QueueName, _Pulls] = {}
+        self._pulls_of: dict[Connection, _Pulls] = {}
+        self._unsettled: _Pulls = {}
         """Waiting pulls that may end although their queues do not grow: those from an offset beyond
         the queue's end, until the whole log is dispatched, and those for whose answer there was no
         memory."""
@@ -217,8 +221,8 @@ class Pulling:
         pull.request = Frame(request.code, request.opaque, codec=request.codec)
         loop = asyncio.get_running_loop()
         pull.deadline = loop.call_later(pull.asked.suspend_seconds, self._expired, pull)
-        self._pulls_of.setdefault(pull.connection, set()).add(pull)
-        self._pulls.setdefault(pull.queue, set()).add(pull)
+        self._pulls_of.setdefault(pull.connection, {})[pull] = None
+        self._pulls.setdefault(pull.queue, {})[pull] = None
         self._is_holding.set()
 
     def _release(self, pull: _Pull) -> None:
@@ -226,7 +230,7 @@ class Pulling:
             pull.deadline.cancel()
             pull.deadline = None
             self._holds.remove(pull.asked.message_filter, pull.asked.filter_bytes)
-        self._unsettled.discard(pull)
+        self._unsettled.pop(pull, None)
         _discard(self._pulls, pull.queue, pull)
         _discard(self._pulls_of, pull.connection, pull)
         if not self._pulls:
@@ -239,11 +243,11 @@ class Pulling:
             code = response_code(result.status, pull.look_at)
             if code is ResponseCode.PULL_NOT_FOUND:
                 pull.queue_end = result.max_offset
-                self._unsettled.discard(pull)
+                self._unsettled.pop(pull, None)
                 return None
             if code is ResponseCode.PULL_OFFSET_MOVED:
                 if not self._is_certain(result):
-                    self._unsettled.add(pull)
+                    self._unsettled[pull] = None
                     return None
                 break
             if result.status is not GetMessageStatus.NO_MATCHED_MESSAGE:
@@ -257,7 +261,7 @@ class Pulling:
         if not pull.connection.is_writable:
             return
         if pull.connection.is_memory_spent:
-            self._unsettled.add(pull)
+            self._unsettled[pull] = None
             return
         try:
             answer = self._woken(pull)
@@ -292,7 +296,7 @@ class Pulling:
         too."""
         names: Collection[QueueName] = self._pulls.keys()
         if queues is not None:
-            names = {*queues, *(pull.queue for pull in self._unsettled)}
+            names = dict.fromkeys((*queues, *(pull.queue for pull in self._unsettled)))
         for queue in [queue for queue in names if queue in self._pulls]:
             yield None
             try:
@@ -356,8 +360,8 @@ def _found_template(sys_flags: tuple[int, int]) -> HeadTemplate:
     return HeadTemplate(Frame(_CODES[status], 0, RESPONSE, status.value, ext))
 
 
-def _discard(pulls_of: dict[_Key, set[_Pull]], key: _Key, pull: _Pull) -> None:
-    pulls = pulls_of.get(key, set())
-    pulls.discard(pull)
+def _discard(pulls_of: dict[_Key, _Pulls], key: _Key, pull: _Pull) -> None:
+    pulls = pulls_of.get(key, {})
+    pulls.pop(pull, None)
     if not pulls:
         pulls_of.pop(key, None)

@@ -120,7 +120,7 @@ class Server:
                 self._listen(bound)
                 listener.start(bound, *self._listening_vip(_port(bound)))
             on_ready()
-            await _work(brokers, stop, self._rules)
+            await work(brokers, stop, self._rules)
 
     def _brokers(self, stores: Sequence[ServedStore], opened: AsyncExitStack) -> list[Broker]:
         """Open a broker for each store, and one for each overlay after them."""
@@ -176,25 +176,25 @@ class Server:
         return [vip] if vip is not None else []
 
 
-async def _work(brokers: Sequence[Broker], stop: asyncio.Event, rules: AccessRules | None) -> None:
+async def work(brokers: Sequence[Broker], stop: asyncio.Event, rules: AccessRules | None) -> None:
     """Let brokers work until ``stop`` is set, or one of them fails."""
 
     def rules_changed() -> None:
         for broker in brokers:
             broker.rules_changed()
 
-    work = [
+    tasks = [
         asyncio.ensure_future(stop.wait()),
         *(asyncio.ensure_future(broker.work()) for broker in brokers),
     ]
     if rules is not None:
-        work.append(asyncio.ensure_future(rules.watch(rules_changed)))
+        tasks.append(asyncio.ensure_future(rules.watch(rules_changed)))
     try:
-        done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in work:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*work, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
         _raise_failure(task)
 

@@ -16,11 +16,13 @@ from reput.serving.connection import Connection
 from reput.serving.frame import Frame
 from reput.serving.groups import Groups
 from reput.serving.locks import LOCK_SECONDS, RELEASE_SECONDS, Locks
+from tests.support.processes import became
 from tests.support.remoting import Client, heartbeat, served
 
 HEART_BEAT, UNREGISTER, MEMBERS, NOTICE, CONNECTIONS = 34, 35, 38, 40, 203
 LOCK, UNLOCK = 41, 42
 BUSY = 2
+WAIT_SECONDS = 30.0
 
 
 def members(client: Client, group: str) -> list[str]:
@@ -274,6 +276,12 @@ def lock_body(client_id: str, *queue_ids: int) -> dict[str, object]:
     return {"consumerGroup": "g6", "clientId": client_id, "mqSet": queues}
 
 
+def lock_ids(client: Client, client_id: str, *queue_ids: int) -> list[int]:
+    """The queues that a client gets of those that it asks for."""
+    found = client.ask(LOCK, {}, lock_body(client_id, *queue_ids)).json["lockOKMQSet"]
+    return sorted(queue["queueId"] for queue in found)
+
+
 def test_locks_over_the_wire(port: int) -> None:
     """A queue has one owner, and another client's unlock changes nothing."""
     with Client(port) as client:
@@ -309,6 +317,24 @@ def test_locks_end() -> None:
     assert locks.lock("g", "a", queues) == queues
     locks.owner_left("g", "a", said=True)
     assert locks.lock("g", "b", queues) == queues
+
+
+def test_locks_that_were_taken_over_an_open_connection_stay(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that connects anew takes its locks before the server knows that the old connection
+    is lost: that loss does not end them, and that of the new connection does."""
+    monkeypatch.setattr(locks, "RELEASE_SECONDS", 0.0)
+    with Client(port) as other:
+        assert other.ask(HEART_BEAT, {}, heartbeat("b", "g6", "Topic_1")).code == 0
+        with Client(port) as new:
+            with Client(port) as old:
+                assert old.ask(HEART_BEAT, {}, heartbeat("a", "g6", "Topic_1")).code == 0
+                assert old.ask(LOCK, {}, lock_body("a", 8, 9)).code == 0
+                assert new.ask(LOCK, {}, lock_body("a", 9)).code == 0
+            assert became(lambda: members(other, "g6") == ["b"], WAIT_SECONDS)
+            assert lock_ids(other, "b", 8, 9) == [8]
+        assert became(lambda: lock_ids(other, "b", 8, 9) == [8, 9], WAIT_SECONDS)
 
 
 def test_routes(store: Path) -> None:
