@@ -23,6 +23,7 @@ from reput.checkpoints.watermark import new_store_id
 from reput.store.errors import CommitLogError, UsageError
 from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
 from reput.store.log.places import record_start
 from reput.store.state.watermark import Watermark, read_watermark
 
@@ -143,14 +144,19 @@ def spark_position(
     return None, f"spark checkpoint is at {positions[0].offset}: resuming"
 
 
-def watermark_of(log: CommitLog, log_end: int, built: BuiltOutput) -> Watermark | None:
-    """Return the watermark of an output, for upkeep commands; None where reput did not build it.
+def watermark_of(
+    log: CommitLog, tail: LogTail, built: BuiltOutput
+) -> tuple[Watermark | None, int]:
+    """Return the watermark of an output, for upkeep commands, and the end of the log; None where
+    reput did not build the output. ``tail`` is that of ``log``.
 
     Raises CommitLogError where this is not its log, or where a dispatcher must see the log first.
     """
     watermark = read_watermark(built.output / STATE_DIRECTORY)
+    # the order matters: a dispatcher may be moving the watermark
+    log_end = tail.settled()
     if watermark is None:
-        return None
+        return None, log_end
     if watermark.end_offset < log.min_offset:
         raise CommitLogError(
             f"the log begins at {log.min_offset}, beyond the watermark {watermark.end_offset} of "
@@ -165,7 +171,7 @@ def watermark_of(log: CommitLog, log_end: int, built: BuiltOutput) -> Watermark 
             f"{agreement.cut_units} units from {agreement.end} on and goes on from there",
             physical_offset=agreement.end,
         )
-    return watermark
+    return watermark, log_end
 
 
 def _check_record_start(log: CommitLog, offset: int, end: int) -> None:

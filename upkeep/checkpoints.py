@@ -177,9 +177,8 @@ def rewind(
             resources.enter_context(Ownership(output))
             finish_owned_swap(output)
         spark = spark_directory_of(output, checkpoint)
-        log_end = LogTail(log).settled()
         built = BuiltOutput(output, settings)
-        watermark = watermark_of(log, log_end, built)
+        watermark, log_end = watermark_of(log, LogTail(log), built)
         if watermark is None:
             raise _no_watermark(settings, output)
         loss = find_loss(log, watermark, built)

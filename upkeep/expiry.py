@@ -76,7 +76,7 @@ def expire(
 
 def _watermark(log: CommitLog, built: BuiltOutput) -> Watermark:
     check_is_output(built.output, built.settings.root)
-    watermark = watermark_of(log, LogTail(log).settled(), built)
+    watermark, _ = watermark_of(log, LogTail(log), built)
     if watermark is None:
         raise UsageError(
             f"{built.output} has no watermark: its queues are a broker's, which expires them "

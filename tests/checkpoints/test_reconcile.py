@@ -21,6 +21,7 @@ from reput.checkpoints.reconcile import Plan, make_plan, watermark_of
 from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogError, UsageError
 from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
 from reput.store.state.logoffset import offset_json
 from reput.store.state.output import fingerprint
 from reput.store.state.watermark import Watermark, read_watermark
@@ -405,7 +406,7 @@ def test_an_output_that_reput_did_not_build_has_no_watermark(scene: Scene) -> No
     """Upkeep's commands then say so, each in its own words."""
     scene.built(3)
     built = BuiltOutput(scene.directory, StoreSettings(scene.directory, ()))
-    assert watermark_of(scene.log, scene.end, built) is None
+    assert watermark_of(scene.log, LogTail(scene.log), built) == (None, scene.end)
 
 
 def test_a_replay_begins_at_any_record_that_was_dispatched(scene: Scene) -> None:

@@ -88,8 +88,7 @@ def verify(
             if not dry_run:
                 resources.enter_context(Ownership(output))
         tail = LogTail(log)
-        sealed_end = tail.settled()
-        watermark = watermark_of(log, sealed_end, built)
+        watermark, sealed_end = watermark_of(log, tail, built)
         end = sealed_end if watermark is None else watermark.end_offset
 
         def look_up(seen_end: int) -> int:
@@ -142,8 +141,8 @@ def _verification(comparison: LogComparison) -> Verification:
 
 def _check_repairable(log: CommitLog, built: BuiltOutput) -> None:
     log.segments.check_mounted("nothing is cut")
-    is_ours = watermark_of(log, LogTail(log).settled(), built) is not None
-    if not is_ours and not watermark_differences(built.output / STATE_DIRECTORY):
+    watermark, _ = watermark_of(log, LogTail(log), built)
+    if watermark is None and not watermark_differences(built.output / STATE_DIRECTORY):
         raise UsageError(
             f"{built.output} has no watermark: reput did not build its queues; build them anew: "
             f"{command_line('rebuild', built.settings.root, built.output)}"

@@ -1,0 +1,82 @@
+"""Commands that read an output's positions while a run moves them: none takes that for a cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from reput.checkpoints.rewind import Target
+from reput.store.config import StoreSettings, read_store_settings
+from reput.store.log.cursor import LogTail
+from reput.upkeep.checkpoints import check, read_positions, rewind, spark_directory_of
+from reput.upkeep.doctor import Doctor
+from reput.upkeep.expiry import expire
+from reput.upkeep.verify.run import verify
+from reput.upkeep.watch.outputs import OutputWatch
+from reput.upkeep.watch.status import read_status
+from tests.support.live_store import LiveStore
+
+
+def _of_status(settings: StoreSettings, output: Path) -> object:
+    status = read_status(settings, output)
+    return status.watermark, status.log_end, status.lag_bytes
+
+
+def _of_watch(settings: StoreSettings, output: Path) -> object:
+    with OutputWatch(settings, output, spark_directory_of(output, None)) as watch:
+        reading = watch.read()
+    return reading.watermark, reading.log_end, reading.lag.bytes, reading.differs
+
+
+def _of_positions(settings: StoreSettings, output: Path) -> object:
+    positions = read_positions(settings, output, None)
+    return positions.watermark, positions.log_end
+
+
+def _of_rewind(settings: StoreSettings, output: Path) -> object:
+    rewound = rewind(settings, output, None, Target(offset=0), apply=False)
+    return rewound.rewind.watermark, rewound.rewind.messages
+
+
+READS: dict[str, Callable[[StoreSettings, Path], object]] = {
+    "status": _of_status,
+    "top": _of_watch,
+    "checkpoints list": _of_positions,
+    "checkpoints rewind": _of_rewind,
+    "checkpoints check": lambda settings, output: check(settings, output, None).problems,
+    "doctor": lambda settings, output: list(Doctor(settings, output).finds()),
+    "expire": lambda settings, output: expire(settings, output, apply=False).files,
+    "verify": lambda settings, output: verify(settings, output),
+}
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[LiveStore]:
+    """Four messages of topic T, all dispatched."""
+    with LiveStore(tmp_path) as store:
+        store.append_tags(b"A", b"B", b"C", b"D")
+        store.dispatch()
+        yield store
+
+
+@pytest.mark.parametrize("name", READS)
+def test_messages_that_come_after_a_look_at_the_log_change_nothing(
+    live: LiveStore, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """They are appended and dispatched between that look and whatever the command reads next: it
+    answers as it does at rest, before they came."""
+    settings, settled, looks = read_store_settings(live.root), LogTail.settled, list[int]()
+    at_rest = READS[name](settings, live.output)
+
+    def overtaken(tail: LogTail, start: int = 0, *, patient: bool = False) -> int:
+        looks.append(settled(tail, start, patient=patient))
+        if len(looks) == 1:
+            live.append_tags(b"E")
+            live.dispatch()
+        return looks[-1]
+
+    monkeypatch.setattr(LogTail, "settled", overtaken)
+    assert READS[name](settings, live.output) == at_rest
+    assert looks
