@@ -144,9 +144,7 @@ def spark_position(
     return None, f"spark checkpoint is at {positions[0].offset}: resuming"
 
 
-def watermark_of(
-    log: CommitLog, tail: LogTail, built: BuiltOutput
-) -> tuple[Watermark | None, int]:
+def watermark_of(log: CommitLog, tail: LogTail, built: BuiltOutput) -> tuple[Watermark | None, int]:
     """Return the watermark of an output, for upkeep commands, and the end of the log; None where
     reput did not build the output. ``tail`` is that of ``log``.
 

@@ -48,7 +48,7 @@ READS: dict[str, Callable[[StoreSettings, Path], object]] = {
     "checkpoints check": lambda settings, output: check(settings, output, None).problems,
     "doctor": lambda settings, output: list(Doctor(settings, output).finds()),
     "expire": lambda settings, output: expire(settings, output, apply=False).files,
-    "verify": lambda settings, output: verify(settings, output),
+    "verify": verify,
 }
 
 
