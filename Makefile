@@ -9,7 +9,7 @@ MUTATION_STAMP := $(VENV)/.installed-mutation
 TARGET ?= frame
 
 .PHONY: help install run demo test test-durability test-slow lint format bench bench-quick docs build clean \
-	canaries crash-images fuzz mutants power-cut soak torture
+	canaries crash-images fuzz mutants power-cut soak test-tools torture
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -28,16 +28,19 @@ $(STAMP): pyproject.toml constraints.txt deploy/install-jdk.sh
 run: install ## run the demo: dispatch a live log, serve it, and check every message
 	$(BIN)/reput demo
 
-test: install ## run all tests that CI runs, in four processes for two cores
+test-tools: install # a JDK with Maven, Prometheus and user-mode Linux; each says why where it cannot be
 	sh deploy/install-jdk.sh maven
+	sh deploy/install-prometheus.sh
+	sh deploy/install-uml.sh
+
+test: test-tools ## run all tests that CI runs, in four processes for two cores
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
 test-durability: install ## run the few tests that notice within seconds that a sync is missing
 	$(BIN)/python -m pytest -q tests/store/test_fsops.py tests/crash/test_power_loss.py \
 		-k "test_fsops or second_run"
 
-test-slow: install ## run exhaustive tests for two hours: hundreds of kill -9 rounds, 40,000 mutated logs
-	sh deploy/install-jdk.sh maven
+test-slow: test-tools ## run exhaustive tests for two hours: hundreds of kill -9 rounds, 40,000 mutated logs
 	$(BIN)/python -m pytest -m slow --timeout=7200
 
 power-cut: install ## cut the power N times (1000) on a real kernel in a process, ext4 and XFS; SEED=n FIRST=k go on

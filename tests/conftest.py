@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from reput.streaming.spark.session import session
 from tests.interop.rocketmq import release
 from tests.support.cli import call
 from tests.support.golden import unpack_golden
-from tests.support.jdk import MISSING_TOOL
 from tests.support.memory import ram_path
 from tests.support.seeds import seed
 
@@ -65,17 +65,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter,
 ) -> Generator[None, None, None]:
-    """Say below everything else how much was not tested for want of Java or Maven: a green run
-    without them has not met RocketMQ."""
+    """Say below everything else what was not tested, and why: a green run without Java and Maven
+    has not met RocketMQ."""
     yield
     skipped = terminalreporter.stats.get("skipped", [])
-    reasons = [
-        str(report.longrepr[2]) for report in skipped if MISSING_TOOL in str(report.longrepr)
-    ]
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
     if reasons:
-        tools = sorted({word for reason in reasons for word in ("java", "mvn") if word in reason})
-        terminalreporter.write_line(
-            f"tests that did not run: {len(reasons)}, {' and '.join(tools)} missing; "
-            "what needs a real RocketMQ, Kafka or JVM was not tested",
-            red=True,
-        )
+        terminalreporter.write_line(f"tests that did not run: {reasons.total()}", red=True)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:4}  {reason}", red=True)

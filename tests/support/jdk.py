@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-MISSING_TOOL = " on PATH to run "
-"""In the reason of every skip for want of a tool; tests/conftest.py counts them."""
 _FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 
@@ -25,7 +23,7 @@ def require_tools(tools: Sequence[str], purpose: str) -> None:
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if not missing:
         return
-    reason = f"needs {' and '.join(missing)}{MISSING_TOOL}{purpose}"
+    reason = f"needs {' and '.join(missing)} on PATH to run {purpose}"
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
