@@ -79,9 +79,13 @@ def _remove_epoch(epoch: Path) -> None:
 
 def clear_aside(output: Path) -> None:
     """Remove parts that were built and not swapped in. Only the owner of the output may call it."""
-    for epoch in (output / ASIDE_DIRECTORY).glob(f"{EPOCH_PREFIX}*"):
+    aside = output / ASIDE_DIRECTORY
+    if aside.is_dir():
+        # the journal of a swap that is done must not come back: others own its parts from now on
+        fsops.sync_directory(aside)
+    for epoch in aside.glob(f"{EPOCH_PREFIX}*"):
         _remove_epoch(epoch)
-    fsops.remove_tree(output / ASIDE_DIRECTORY)
+    fsops.remove_tree(aside)
 
 
 def check_swappable(output: Path, parts: Iterable[str]) -> None:
@@ -156,7 +160,6 @@ def _finish(output: Path, steps: Sequence[_Step]) -> list[Path]:
     for step in steps:
         _take(output, step)
     fsops.unlink(output / ASIDE_DIRECTORY / SWAP_JOURNAL_FILE)
-    fsops.sync_directory(output / ASIDE_DIRECTORY)
     clear_aside(output)
     return [kept for step in steps if _inode(kept := output / step.kept) is not None]
 

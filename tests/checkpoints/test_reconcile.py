@@ -242,6 +242,23 @@ def test_records_of_another_tag_are_cut(tmp_path: Path) -> None:
     assert scene.plan(found).truncate_to == scene.border(15)
 
 
+@pytest.mark.parametrize("alike", range(17, 20))
+def test_an_old_unit_that_agrees_by_chance_moves_no_cut(scene: Scene, alike: int) -> None:
+    """One of five units that the log has lost points to a message like its own. The search may
+    look at it, between others that differ."""
+    scene.built(20)
+    found = scene.watermark(20)
+    again = PlainLog(FILE_SIZE, scene.plain.start)
+    for index in range(RECORDS):
+        is_other = index > 15 and index != alike
+        topic = b"Topix" if is_other else b"Topic"
+        again.append(topic=topic, queue_offset=index, store_timestamp=1000 + index)
+    assert again.spans == scene.plain.spans
+    again.write(scene.directory / "commitlog")
+    for log_end in (scene.border(20) - 1, scene.border(19) - 1, scene.border(18) - 1):
+        assert scene.plan(found, log_end=log_end).truncate_to == scene.border(15)
+
+
 @pytest.mark.parametrize(("same", "is_enough"), [(0, False), (1, False), (7, False), (15, True)])
 def test_a_few_messages_of_one_shape_are_no_agreement(
     scene: Scene, same: int, is_enough: bool

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -25,7 +26,10 @@ from reput.store import fsops
 from reput.store.errors import OutputError, OwnershipError, StoreError, UsageError
 from reput.store.files import ASIDE_DIRECTORY
 from tests.support.golden import tree
+from tests.support.operations import before_operations
+from tests.support.power_cuts import Disk, mount
 from tests.support.processes import holder, is_killed_at
+from tests.support.recorder import Recorder
 
 PARTS = ["consumequeue", "index", "gone/topic", "fresh/topic", "checkpoint", "reput"]
 """Both sides have the first, the second and the last two; one side each the others."""
@@ -161,6 +165,38 @@ def test_a_killed_swap_is_old_or_new_and_the_next_start_ends_it(
             break
     assert outcomes == {"old", "new"}
     assert ordinal > 20
+
+
+def test_a_killed_swap_is_durable_once_it_is_finished(ram_path: Path) -> None:
+    """A kill comes before each of its syncs; its steps are then known to the kernel alone, and the
+    next process finds them done. A power cut after that finds all parts new, too."""
+    for ordinal in count(1):
+        output, left = make_output(ram_path / "output"), ordinal
+
+        def kill(operation: str, _: str) -> None:
+            nonlocal left
+            left -= operation == "sync"
+            if not left:
+                left = -1
+                raise KeyboardInterrupt
+
+        with Recorder(output) as recorder:
+            with before_operations(kill), suppress(KeyboardInterrupt):
+                swap_in(output, PARTS)
+            begun = has_begun_swap(output)
+            finish_swap(output)
+        recorder.check()
+        mount(Disk.after(recorder).durable(), output)
+        assert not has_begun_swap(output)
+        # parts that were built aside may come back without a journal
+        finish_swap(output)
+        if begun or left > 0:
+            assert_swapped(output)
+        else:
+            assert generations(output) == (["old"] if ordinal < 10 else ["new"]) * len(PARTS)
+        if left > 0:
+            break
+    assert ordinal > 10
 
 
 @pytest.mark.parametrize("operation", ["exchange:2", "rename:3", "sync:4", "unlink:1"])

@@ -21,8 +21,9 @@ from reput.readers.consumer import ConsumedMessage, ConsumeFromWhere, Consumer
 from reput.readers.messagefilter import MessageFilter
 from reput.readers.messagestore import MessageStore
 from reput.readers.offsetreset import change_offsets, reset_to_earliest, skip
+from reput.store import fsops
 from reput.store.brokerlock import BrokerLock
-from reput.store.errors import OwnershipError, UsageError
+from reput.store.errors import NoSpaceError, OwnershipError, UsageError
 from reput.store.files import LEDGER_FILE, SERVE_DIRECTORY
 from reput.store.log.record import Record
 from reput.store.state.consumeroffset import ConsumerOffsetFile, TopicGroup, read_committed
@@ -262,6 +263,26 @@ def test_a_revoked_queue_can_be_committed(tmp_path: Path) -> None:
                         ask()
 
 
+def test_a_commit_that_failed_is_made_when_it_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full; without the second one the messages would come again."""
+    with LiveStore(tmp_path) as live:
+        live.append_tags(b"a", b"b")
+        live.dispatch()
+        with Consumer(
+            live.root, GROUP, {"T": None}, output=live.output, from_where=FIRST
+        ) as consumer:
+            assert len(consumer.poll()) == 2
+            with monkeypatch.context() as patch:
+                patch.setattr(fsops, "_failpoints", fsops._Failpoints("pwrite:1=ENOSPC"))
+                with pytest.raises(NoSpaceError):
+                    consumer.commit()
+            assert consumer.committed("T", 0) == 0
+            consumer.commit()
+            assert consumer.committed("T", 0) == 2
+
+
 def test_where_a_group_begins(golden: Callable[[str], Path], seed: int) -> None:
     """As it was asked, in all queues at once; a retry topic as RocketMQ's client has it."""
     root = golden("plain")
@@ -287,6 +308,20 @@ def test_where_a_group_begins(golden: Callable[[str], Path], seed: int) -> None:
             found = read_committed(root) or {}
             assert found[TopicGroup(other, group)] == expected
             assert found[TopicGroup(retry, group)] == expected_retry
+
+
+@pytest.mark.usefixtures("_eager")
+def test_members_that_come_one_after_the_other_begin_at_the_same_end(tmp_path: Path) -> None:
+    """The first one chooses for the whole topic, also for queues that it does not get: a queue
+    without an offset in a topic that the group knows is one that came later."""
+    with LiveStore(tmp_path) as live:
+        live.append(Record(topic=b"T", queue_id=n, body=b"x") for n in (0, 0, 1, 1, 1))
+        live.dispatch()
+        opened = partial(Consumer, live.root, GROUP, {"T": None}, output=live.output)
+        with opened(client_id="a") as first, opened(client_id="b") as second:
+            assert first.poll() == second.poll() == []
+            assert first.positions == {queue_of(0): 2}
+            assert second.positions == {queue_of(1): 3}
 
 
 @pytest.mark.usefixtures("_eager")

@@ -220,6 +220,21 @@ def test_a_batch_read_begins_at_the_groups_offsets_and_changes_nothing(
     assert tree(store) == before
 
 
+def test_an_offset_inside_an_inner_batch_begins_with_the_whole_batch(
+    golden: Callable[[str], Path],
+) -> None:
+    """The group has consumed a part of it, and a row is a whole batch."""
+    store = golden("batch")
+    units = [unit for unit in queue_units(store) if unit.topic == "BatchTopic"]
+    queue = [unit for unit in units if unit.queue_id == units[0].queue_id]
+    inside = queue[5].queue_offset - 1
+    assert inside > queue[4].queue_offset
+    set_offsets(store, {"BatchTopic": {queue[0].queue_id: inside}})
+    only = {"topics": "BatchTopic", "queueIds": queue[0].queue_id}
+    rows = rows_of(batch_reader(store, group=GROUP, **only))
+    assert [row["physicalOffset"] for row in rows] == [unit.offset for unit in queue[4:]]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -346,6 +346,41 @@ def test_an_old_failure_to_read_explains_no_new_one(golden: Golden, tmp_path: Pa
     running.close()
 
 
+def test_a_write_that_fails_beyond_the_logs_first_end_is_tried_again(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has grown since the start, and the target with it: it is the same log."""
+    monkeypatch.setattr(followers, "FIRST_RETRY_SECONDS", 0.01)
+    store, output = golden("plain"), tmp_path / "output"
+    (output / "reput").mkdir(parents=True)
+    expected = [row["physicalOffset"] for row in plain_rows(store)]
+    first, second, end = expected[30], expected[60], log_end(store)
+
+    class Once(Held):
+        def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
+            if start == second and not self.begun.is_set():
+                self.begun.set()
+                raise OutputError("the target is away")
+            self.go_on.set()
+            begun, self.begun = self.begun, threading.Event()
+            super().write(start, end, rows)
+            self.begun = begun
+
+    target = Once()
+    running = Followers(
+        DispatcherConfig(store, output, followers=(target,)), read_store_settings(store), "0" * 32
+    )
+    running.start(first, first)
+    for reached in (first, second):
+        running.advance(reached)
+        assert became(lambda: target.end == reached, LONGEST_SECONDS)  # noqa: B023
+    running.advance(end)
+    running.catch_up(threading.Event())
+    running.close()
+    assert target.begun.is_set()
+    assert target.offsets == expected
+
+
 def test_little_is_collected_for_a_while(golden: Golden, tmp_path: Path) -> None:
     """Between two writes lies the target's interval, unless much has come or the run ends."""
     store, output = golden("plain"), tmp_path / "output"

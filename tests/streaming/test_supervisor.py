@@ -136,6 +136,30 @@ def test_failing_stores_do_not_stop_others_and_recover(
     assert pools >= {str(following.output(store.name)) for store in supervised.stores}
 
 
+def test_a_store_that_is_gone_for_a_while_keeps_its_run(following: Following) -> None:
+    """It is not listed, and comes back: there is one run of it all the time."""
+    following.come("plain")
+    looks, runs = list[bool](), set[int]()
+
+    def step() -> bool:
+        runs.update(
+            thread.ident or 0 for thread in threading.enumerate() if thread.name == "reput-plain"
+        )
+        if following.is_complete("plain"):
+            looks.append(bool(following.found))
+            if len(looks) == 2:
+                del following.found["plain"]
+            elif len(looks) == 4:
+                following.come("plain")
+        return len(looks) == 8
+
+    supervised = following.run(step)
+    assert looks[:8] == [True, True, False, False, True, True, True, True]
+    assert len(runs) == 1
+    (store,) = supervised.stores
+    assert (store.failures, store.error) == (0, None)
+
+
 def _java_list(context: Any, sequence: Any) -> list[Any]:
     return list(context._jvm.scala.jdk.javaapi.CollectionConverters.asJava(sequence))
 

@@ -256,6 +256,17 @@ def test_a_log_that_was_damaged_since_is_refused(place: Place) -> None:
     place.rewind(place.spans[30][1])
 
 
+def test_a_watermark_at_which_no_record_ends_any_more_is_refused(place: Place) -> None:
+    """It was lowered to the end of a damaged record, and then the next one was damaged too: where
+    the output ends is no longer a place of the log."""
+    place.rewind(place.spans[DAMAGED][1])
+    place.destroy(DAMAGED + 1)
+    before = tree(place.root / "consumequeue")
+    with pytest.raises(CommitLogError, match=f"no record ends at .* {place.spans[DAMAGED][1]}"):
+        place.rewind(place.spans[DAMAGED - 2][0])
+    assert tree(place.root / "consumequeue") == before
+
+
 def test_a_queue_that_would_lose_its_place_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,9 @@ import pytest
 from reput.store.config import read_store_settings
 from reput.store.errors import CommitLogError
 from reput.store.state.built import settings_of
+from reput.streaming import commit
 from reput.streaming.config import DispatcherConfig
+from reput.streaming.sparkless import running
 from reput.upkeep.expiry import expire
 from reput.upkeep.rebuild import rebuild
 from tests.support.derived_output import DerivedOutput
@@ -113,3 +115,23 @@ def test_nothing_is_skipped(output: DerivedOutput, name: str) -> None:
     assert queues(output) == whole(output)
     assert output.verify().differences == ()
     assert not (output.state / "quarantine.jsonl").exists()
+
+
+def test_a_live_run_removes_what_expired_once_the_disk_is_there_again(
+    output: DerivedOutput, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had waited for the disk. The log has lost its first file, and loses no other one."""
+    monkeypatch.setattr(commit, "RETENTION_SECONDS", 0.0)
+    output.start(mapped_file_size_consume_queue=FILE_SIZE)
+    before = queues(output)
+    with running(DispatcherConfig(output.store, output.root, retention=True)) as run:
+        min((output.store / "front").iterdir()).unlink()
+        with unmounted(output.store / "commitlog"):
+            run.committer.tend()
+            assert queues(output) == before
+        run.committer.tend()
+        after = queues(output)
+    settings = settings_of(output.root, read_store_settings(output.store))
+    assert expire(settings, output.root, apply=False).files == ()
+    assert after == queues(output)
+    assert after.keys() < before.keys()

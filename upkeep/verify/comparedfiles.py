@@ -134,6 +134,8 @@ class ComparedFiles(MappedFileQueue):
         SyncError."""
         for start in self._strays:
             fsops.unlink(self.path(start))
+        if self._strays:
+            fsops.sync_directory(self.directory)
         for start in self._wrong_sizes:
             fd = fsops.open_for_writing(self.path(start), self.file_size)
             try:

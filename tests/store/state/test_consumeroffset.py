@@ -143,6 +143,30 @@ def test_a_power_cut_at_any_operation_loses_nothing_that_was_committed(
             assert (read_committed(root) or {}) in found[done : done + 2], f"{count=}"
 
 
+def test_a_commit_during_a_sync_is_durable_after_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk has what was written before the sync began, and may lack what came later."""
+    during: list[Offsets] = [{KEYS[0]: {0: 2}}]
+    with Recorder(tmp_path) as recorder, ConsumerOffsetFile(tmp_path) as file:
+        file.replace({}, 0)
+        file.write({KEYS[0]: {0: 1}})
+        sync = os.fdatasync
+
+        def slow(fd: int) -> None:
+            sync(fd)
+            if during:
+                file.write(during.pop())
+
+        monkeypatch.setattr(os, "fdatasync", slow)
+        file.sync()
+        monkeypatch.setattr(os, "fdatasync", sync)
+        file.sync()
+        disk = Disk.after(recorder).durable()
+    mount(disk, tmp_path)
+    assert read_committed(tmp_path) == {KEYS[0]: {0: 2}}
+
+
 def note(path: Path, number: int) -> None:
     path.write_text(str(number))
 
