@@ -226,3 +226,15 @@ def test_an_error_in_json_says_whether_another_try_may_do(tmp_path: Path, call: 
     for words, retriable in ((("status", tmp_path), True), (("diff", tmp_path), False)):
         (line,) = call(*words, "--json").stderr.splitlines()
         assert json.loads(line)["retriable"] is retriable, words
+
+
+@pytest.mark.parametrize("flag", ["--json", "-j"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_error_in_the_call_itself_is_json(call: Call, flag: str, is_first: bool) -> None:
+    """Wherever the flag stands, and in either form."""
+    words = ("status", flag, "--nonsense") if is_first else ("status", "--nonsense", flag)
+    done = call(*words)
+    (line,) = done.stderr.splitlines()
+    found = json.loads(line)
+    assert (done.returncode, found["level"], done.stdout) == (2, "error", "")
+    assert "--nonsense" in found["event"]

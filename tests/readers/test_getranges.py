@@ -15,7 +15,7 @@ from reput.readers.getmessage import GetMessageStatus
 from reput.readers.messagefilter import MessageFilter
 from reput.readers.messagestore import MessageStore
 from reput.store.state.watermark import Watermark
-from tests.readers.stores import SmallStore
+from tests.readers.stores import SmallStore, java_hash
 from tests.support.golden import ALL_GOLDEN_NAMES, log_records
 from tests.support.wire import UNIT
 
@@ -106,6 +106,28 @@ def test_a_file_that_is_cut_meanwhile_ends_no_process(tmp_path: Path, kept: int)
             plain = store.queue("Topic", 0).get_message(offset)
             assert (found.status, found.damaged) == (plain.status, plain.damaged)
             assert found.data == b"".join(map(store.log.stored_record, plain.found))
+
+
+@pytest.mark.parametrize("tag", ["positive", "below zero"])
+def test_a_filter_by_tags_looks_at_the_lower_half_of_a_tags_code(tmp_path: Path, tag: str) -> None:
+    """RocketMQ compares ``tagsCode.intValue()``: what stands in the upper half of the unit's field
+    leaves no message out, and lets none in."""
+    small, half, other = SmallStore(tmp_path / "store"), 1 << 32, java_hash("other")
+    code = java_hash(tag)
+    assert (code < 0) == (tag == "below zero")
+    for upper in (0, 1, 7 << 8, 1 << 30):
+        small.append(code % half + upper * half)
+        small.append(other + upper * half)
+    small.append(code % (half >> 1) * half + other)
+    small.append(code)
+    data = [small.log.bytes_at(span) for span in small.log.spans]
+    message_filter, taken = MessageFilter.by_tags(tag), [0, 2, 4, 6, 9]
+    with MessageStore(small.write()) as store:
+        queue = store.queue("Topic", 0)
+        found = queue.get_ranges(0, message_filter=message_filter)
+        plain = queue.get_message(0, message_filter=message_filter)
+    assert bytes(found.data) == b"".join(data[number] for number in taken)
+    assert [message.queue_offset for message in plain.found] == taken
 
 
 def test_what_is_appended_meanwhile_is_sent(tmp_path: Path, seed: int) -> None:

@@ -14,8 +14,9 @@ from reput.store.runs.dispatch import BatchSettings, DispatchBatch, DispatchCoun
 from reput.store.runs.packed import scanned_row
 from reput.store.runs.spool import claim, is_open, open_spool, remove_claims, write_part
 from reput.streaming import foreachbatch
-from reput.streaming.foreachbatch import BatchFunction
+from reput.streaming.foreachbatch import BatchFunction, CommitThread
 from reput.streaming.progress import Progress
+from reput.streaming.tail import Planned
 
 LONGEST_SECONDS = 60.0
 
@@ -224,3 +225,51 @@ def test_a_display_counts_no_durable_part_as_ahead(
         ("Spark has the batch for done", 2, 3),
         ("all is durable", 5, 0),
     ]
+
+
+class SmallBatches:
+    """Stands for a tail: batch n ends after n + 2 bytes, and all are scanned here."""
+
+    def __init__(self, commits: Commits) -> None:
+        self._commits = commits
+
+    def planned(self, batch_id: int) -> Planned:
+        """What Spark has planned."""
+        return Planned(batch_id + 2, 0.0)
+
+    def scan(self, start: int, end: int) -> DispatchBatch:
+        """Read the log."""
+        assert self._commits.go_on.is_set(), "the log is read while a batch is being committed"
+        return DispatchBatch(start, end, [], [], 1, -1)
+
+    def note_durable(self, planned: Planned) -> None:
+        """Nothing is measured."""
+
+    def pause(self, *_: object) -> None:
+        """The next batch is due."""
+
+
+def test_a_small_batch_is_scanned_after_the_commit_before_it(
+    commits: Commits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two share the log, and only one of them at a time may read it. The commit ends as soon
+    as the batch waits for it, and not before."""
+    wait = CommitThread.wait
+
+    def noticed(thread: CommitThread) -> None:
+        if not thread.is_idle:
+            commits.go_on.set()
+        wait(thread)
+
+    monkeypatch.setattr(CommitThread, "wait", noticed)
+    monkeypatch.setattr(BatchFunction, "_collect", lambda batches, _: hand_over(batches, 0, 2))
+    anything: Any = commits
+    tail: Any = SmallBatches(commits)
+    batches = BatchFunction(None, 0, anything, anything, anything, Progress(0, 0), tail)
+    try:
+        for batch_id in (0, 1):
+            batches(anything, batch_id)
+    finally:
+        commits.go_on.set()
+        batches.close()
+    assert commits.begun == [2, 3]

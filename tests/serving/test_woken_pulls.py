@@ -1,0 +1,55 @@
+"""Pulls that are woken in several turns of the server, while others end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from reput.readers.getranges import RangeReader
+from reput.serving import pulling
+from tests.serving.test_pulling import FOUND, MOVED, PULL, Live, live, pull
+from tests.support.remoting import Client, served
+
+__all__ = ["live"]
+
+RESET_OFFSET, QUERY, UPDATE = 222, 14, 15
+WAITING = 16
+
+
+def test_a_pull_that_ends_while_others_are_woken_is_answered_once(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More pulls wait than are woken at once. As the first of them is, their group is reset, which
+    answers all that still wait; those are not woken after it."""
+    reset = {"topic": "Topic", "group": "group", "timestamp": 0, "isForce": True}
+    query = {"consumerGroup": "g", "topic": "Topic", "queueId": 0}
+    get_ranges, is_waiting = RangeReader.get_ranges, False
+    monkeypatch.setattr(pulling, "WOKEN_AT_ONCE", 1)
+    with served(live.small.root) as port, Client(port) as client, Client(port) as admin:
+
+        def looked(*arguments: Any, **more: Any) -> Any:
+            nonlocal is_waiting
+            if is_waiting:
+                is_waiting = False
+                admin.send(RESET_OFFSET, reset)
+            return get_ranges(*arguments, **more)
+
+        monkeypatch.setattr(RangeReader, "get_ranges", looked)
+        # a group without an offset is not known
+        known = {"consumerGroup": "group", "topic": "Topic", "queueId": 0, "commitOffset": 1}
+        assert client.ask(UPDATE, known).code == 0
+        sent = [client.send(PULL, pull(1, sysFlag=6)) for _ in range(WAITING)]
+        # requests are answered in their order: all wait
+        assert client.ask(QUERY, query).code == 22
+        is_waiting = True
+        live.append()
+        assert admin.receive().code == 0
+        last = client.send(QUERY, query)
+        answers = []
+        while not answers or answers[-1].opaque != last:
+            answers.append(client.receive())
+    codes = Counter(answer.code for answer in answers[:-1])
+    assert sorted(answer.opaque for answer in answers) == [*sent, last]
+    assert codes.keys() == {FOUND, MOVED}, codes
