@@ -234,7 +234,7 @@ class SmallBatches:
         self._commits = commits
 
     def planned(self, batch_id: int) -> Planned:
-        """What Spark has planned."""
+        """Spark plans a byte for each batch."""
         return Planned(batch_id + 2, 0.0)
 
     def scan(self, start: int, end: int) -> DispatchBatch:
