@@ -53,13 +53,13 @@ def read_follower_states(state_directory: Path) -> Iterator[FollowerState]:
 def read_follower_state(state_directory: Path, name: str) -> FollowerState | None:
     """Return the state of one follower; None if it never ran. Raises StoreError as
     ``read_follower_states``: a cut that its target has yet to make may stand in the file."""
-    path = _path(state_directory, name)
+    path = follower_file(state_directory, name)
     return _read(path) if path.exists() else None
 
 
 def write_follower_state(state_directory: Path, state: FollowerState) -> None:
     """Replace a follower's file. Raises OutputError."""
-    path = _path(state_directory, state.name)
+    path = follower_file(state_directory, state.name)
     fsops.make_directories(path.parent, state_directory)
     fsops.replace_file(path, json.dumps(asdict(state)).encode())
 
@@ -77,7 +77,9 @@ def note_truncation(state_directory: Path, end: int) -> None:
         write_follower_state(state_directory, replace(state, truncate_to=truncate_to))
 
 
-def _path(state_directory: Path, name: str) -> Path:
+def follower_file(state_directory: Path, name: str) -> Path:
+    """Return the file of one follower, whether it exists or not."""
+    """The file of one follower."""
     return state_directory / FOLLOWERS_DIRECTORY / f"{name}.json"
 
 

@@ -83,6 +83,12 @@ class FollowerTarget(Protocol):
         ...
 
     @property
+    def position_is_apart(self) -> bool:
+        """Whether it can lose its position and keep messages: a position that is older than a known
+        one is then refused. Otherwise messages are gone with it, and are to come again."""
+        ...
+
+    @property
     def interval_seconds(self) -> float:
         """Minimum time between starts of writes while there is little to write."""
         ...

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from reput.checkpoints.followers import (
     FollowerState,
+    follower_file,
     note_truncation,
     read_follower_state,
     write_follower_state,
@@ -134,6 +135,7 @@ class _FollowerThread(threading.Thread):
     ) -> None:
         super().__init__(name=f"reput-{target.name}", daemon=True)
         self._follower = target.open(store_id, settings)
+        self._may_lose_position = target.position_is_apart
         self._interval = target.interval_seconds
         self._directory = config.state_directory
         self._verify_crc = settings.verify_crc
@@ -151,6 +153,8 @@ class _FollowerThread(threading.Thread):
         self._save_due = 0.0
         self._save_fails = False
         self._read_error: BaseException | None = None
+        self._unanswered: tuple[int, int] | None = None
+        """The range of a write that has not returned: it may have been made, or a part of it."""
         self._store_name = store_name.get()
 
     def run(self) -> None:
@@ -181,7 +185,11 @@ class _FollowerThread(threading.Thread):
         """Load the state that earlier runs left, including a cut that this run has noted."""
         state = read_follower_state(self._directory, self.state.name)
         if state is not None:
-            self.state = replace(state, name=self.state.name, target=self.state.target)
+            # another target holds something else
+            position = state.position if state.target == self.state.target else None
+            self.state = replace(
+                state, name=self.state.name, target=self.state.target, position=position
+            )
         self._counts_before = self.state.counts
 
     def _follow(self) -> None:
@@ -193,7 +201,9 @@ class _FollowerThread(threading.Thread):
             self._saved = self.state
         if self.state.truncate_to is not None:
             self._follower.truncate(self.state.truncate_to)
-            done = replace(self.state, truncate_to=None)
+            cut, position = self.state.truncate_to, self.state.position
+            position = None if position is None else min(position, cut)
+            done = replace(self.state, truncate_to=None, position=position)
             write_follower_state(self._directory, done)
             self.state = done
         self._log.refresh()
@@ -201,8 +211,11 @@ class _FollowerThread(threading.Thread):
         self._form = self._follower.row_form()
         position = self._log.min_offset if last_position is None else last_position
         self._check_position(position)
-        if position >= self._signals.watermark:
+        if self._unanswered is not None and position > self._unanswered[0]:
+            self._made_all_the_same(*self._unanswered, position)
+        elif position >= self._signals.watermark:
             self._at(position, _Tally())
+        self._unanswered = None
         due = 0.0
         while True:
             until = None if self.state == self._saved else self._save_due
@@ -214,6 +227,15 @@ class _FollowerThread(threading.Thread):
             position = self._write(position, end)
 
     def _check_position(self, position: int) -> None:
+        known = self.state.position
+        if self._may_lose_position and known is not None and position < known:
+            path = follower_file(self._directory, self.state.name)
+            raise StoreError(
+                f"it held messages up to physical offset {known}, and has lost this position: from "
+                f"{position} on they would come twice; mend the target, or make it anew and remove "
+                f"{path}",
+                path=path,
+            )
         if position > max(self._signals.log_end, self._signals.watermark):
             raise StoreError(
                 f"it holds messages up to physical offset {position}, the log ended at "
@@ -236,7 +258,21 @@ class _FollowerThread(threading.Thread):
         self._log.refresh()
         end = limited_end(self._log, start, end, ReadMaxBytes(BYTES_PER_WRITE))
         tally = _Tally()
+        self._unanswered = start, end
         self._follower.write(start, end, self._rows(start, end, tally))
+        self._unanswered = None
+        self._made(start, end, tally)
+        return end
+
+    def _made_all_the_same(self, start: int, end: int, position: int) -> None:
+        """Count what a write added although it failed, by reading it once more."""
+        tally, end = _Tally(), min(end, position)
+        for _ in self._rows(start, end, tally):
+            pass
+        self._made(start, end, tally)
+
+    def _made(self, start: int, end: int, tally: _Tally) -> None:
+        """Count the messages of [start, end), which the target holds now."""
         for kind, count in (("lost", tally.lost_bytes), ("damaged", tally.damaged_bytes)):
             if count:
                 logger.warning(
@@ -244,7 +280,6 @@ class _FollowerThread(threading.Thread):
                     self.state.name, start, end, count, kind,
                 )  # fmt: skip
         self._at(end, tally)
-        return end
 
     def _rows(self, start: int, end: int, tally: _Tally) -> Iterator[pa.RecordBatch]:
         try:

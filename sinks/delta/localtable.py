@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from reput.sinks.delta.restores import POSITION_MARK
 from reput.store import fsops, jsontext
 from reput.store.errors import StoreError, SyncError
 
-COMMIT_MARK = "reputPosition"
-"""In commitInfo, marks a commit that includes a transaction with the position."""
 TRANSACTIONS_MARK = "reputTransactions"
-"""In commitInfo, says how many transactions such a commit includes."""
+"""In commitInfo, says how many transactions a commit with POSITION_MARK includes."""
 _COMMITS = "_delta_log/" + "[0-9]" * 20 + ".json"
 
 
@@ -84,7 +83,7 @@ class LocalTable:
                 self._check_file(commit, action["add"])
         # the transactions are the last lines; earlier versions wrote one and did not count it
         infos = (action.get("commitInfo", {}) for action in actions)
-        count = sum(int(info.get(TRANSACTIONS_MARK, 1)) for info in infos if COMMIT_MARK in info)
+        count = sum(int(info.get(TRANSACTIONS_MARK, 1)) for info in infos if POSITION_MARK in info)
         if sum("txn" in action for action in actions) < count:
             raise _torn(commit, "its end is missing")
 

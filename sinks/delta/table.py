@@ -38,7 +38,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reput.sinks.delta.jsonbody import JsonColumns
-from reput.sinks.delta.localtable import COMMIT_MARK, TRANSACTIONS_MARK, LocalTable
+from reput.sinks.delta.localtable import TRANSACTIONS_MARK, LocalTable
+from reput.sinks.delta.restores import CUT_MARK, POSITION_MARK, STORE_MARK, position_of_rows
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError, UsageError
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm
@@ -74,6 +75,7 @@ class DeltaTarget:
     form: RowForm = DEFAULT_FORM
     """The form of a new table's rows; a table keeps the one that it began with."""
     name: str = "delta"
+    position_is_apart: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -116,7 +118,10 @@ class DeltaFollower:
         self._app_id = f"reput:{self._store_id}"
         self._wanted_form = target.form
         self._table: DeltaTable | None = None
+        self._position: int | None = None
         self._bad_bodies = 0
+        self._unanswered: tuple[int, int] | None = None
+        """Position and bad bodies of a commit of which it is not known whether it was made."""
         own = [
             pa.field("storeId", pa.string()),
             pa.field("date", pa.date32()),
@@ -127,9 +132,10 @@ class DeltaFollower:
         self._schema = pa.schema([*ROWS_SCHEMA, *own])
 
     def position(self) -> int | None:
-        """Position in the table's newest version.
+        """Position of the rows in the table's newest version.
 
-        Raises UsageError for a table that other writers fill, StoreError for a torn version.
+        Raises UsageError for a table that other writers fill, StoreError for a torn version, for
+        rows without a position, and as ``position_of_rows``.
         """
         from deltalake import DeltaTable  # noqa: PLC0415
         from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
@@ -139,16 +145,33 @@ class DeltaFollower:
         try:
             self._table = DeltaTable(self._url)
         except TableNotFoundError:
-            self._table = None
+            self._table = self._position = None
             return None
-        position = self._table.transaction_version(self._app_id)
-        if position is None and not self._shared and self._table.file_uris():
+        self._position = position_of_rows(self._table, self._app_id)
+        if self._position is None:
+            self._check_unfilled(self._table)
+        if self._unanswered is not None and self._unanswered[0] == self._position:
+            self._bad_bodies += self._unanswered[1]
+        self._unanswered = None
+        return self._position
+
+    def _check_unfilled(self, table: DeltaTable) -> None:
+        """Refuse a table that has no position of this store, and rows that it would double."""
+        if not self._shared and table.file_uris():
             raise UsageError(
                 "the table holds only rows of other writers: give this output its own table, or "
                 "the identity that the store has, or shall have, in this one "
                 "(`DeltaTarget.store_id=`)"
             )
-        return position
+        columns, ours = ["storeId"], f"storeId = '{self._store_id}'"
+        if any(field.name in columns for field in table.schema().fields) and any(
+            batch.num_rows for batch in table.scan(columns, ours)
+        ):
+            raise StoreError(
+                f"the table holds rows of the store {self._store_id}, and its position is gone, "
+                "as by delta.setTransactionRetentionDuration: restore the table to a version that "
+                "has it, or delete these rows"
+            )
 
     def row_form(self) -> RowForm:
         """The form in which the table holds this store's rows, or shall hold them.
@@ -182,9 +205,10 @@ class DeltaFollower:
         from deltalake import DeltaTable  # noqa: PLC0415
 
         table = self._table
-        version = table.transaction_version(self._app_id) if table is not None else None
-        if version not in (None, start):
-            raise StoreError(f"the table is at {version}, not at {start}: nothing was written")
+        if self._position not in (None, start):
+            raise StoreError(
+                f"the table is at {self._position}, not at {start}: nothing was written"
+            )
         bad_bodies = 0
 
         def columns() -> Iterator[pa.RecordBatch]:
@@ -194,11 +218,13 @@ class DeltaFollower:
                 if self._json is not None:
                     bad_bodies += made.column("badBody").true_count
                 yield made
+            self._unanswered = end, bad_bodies
 
         self._append(table, end, columns())
-        self._bad_bodies += bad_bodies
         if table is None:
             self._table = DeltaTable(self._url)
+        self._position, self._unanswered = end, None
+        self._bad_bodies += bad_bodies
 
     def truncate(self, end: int) -> None:
         """Delete the rows at and after ``end``."""
@@ -208,11 +234,11 @@ class DeltaFollower:
         with self._synced():
             self._table.delete(
                 f"storeId = '{self._store_id}' and physicalOffset >= {end}",
-                commit_properties=self._commit(end),
+                commit_properties=self._commit(end, cut=True),
             )
         if self.position() != end:
             # deleting no rows makes no commit
-            self._append(self._table, end, iter(()))
+            self._append(self._table, end, iter(()), cut=True)
 
     def counts(self) -> Mapping[str, int]:
         """Number of bad bodies, if columns are declared."""
@@ -221,7 +247,14 @@ class DeltaFollower:
     def close(self) -> None:
         """Do nothing: no file or connection is open between writes."""
 
-    def _append(self, table: DeltaTable | None, end: int, rows: Iterator[pa.RecordBatch]) -> None:
+    def _append(
+        self,
+        table: DeltaTable | None,
+        end: int,
+        rows: Iterator[pa.RecordBatch],
+        *,
+        cut: bool = False,
+    ) -> None:
         """Commit rows and the position on top of the version that the last position was read from.
 
         This fails if the same application has committed to the table meanwhile.
@@ -235,13 +268,13 @@ class DeltaFollower:
                 mode="error" if table is None else "append",
                 schema_mode=None if table is None else "merge",
                 partition_by=PARTITION_COLUMNS,
-                commit_properties=self._commit(end),
+                commit_properties=self._commit(end, cut=cut),
             )
 
     def _synced(self) -> AbstractContextManager[None]:
         return nullcontext() if self._local is None else self._local.synced()
 
-    def _commit(self, end: int) -> CommitProperties:
+    def _commit(self, end: int, *, cut: bool) -> CommitProperties:
         from deltalake import CommitProperties, Transaction  # noqa: PLC0415
 
         transactions = [Transaction(self._app_id, end)]
@@ -252,10 +285,14 @@ class DeltaFollower:
                 Transaction(f"{self._app_id}:{name}", number)
                 for name, number in zip(_FORM, numbers, strict=True)
             ]
-        return CommitProperties(
-            custom_metadata={COMMIT_MARK: str(end), TRANSACTIONS_MARK: str(len(transactions))},
-            app_transactions=transactions,
-        )
+        marks = {
+            POSITION_MARK: str(end),
+            STORE_MARK: self._app_id,
+            TRANSACTIONS_MARK: str(len(transactions)),
+        }
+        if cut:
+            marks[CUT_MARK] = "true"
+        return CommitProperties(custom_metadata=marks, app_transactions=transactions)
 
     def _with_columns(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         topics, full_topics = _partition_topics(rows.column("topic"))

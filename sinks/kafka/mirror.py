@@ -60,6 +60,7 @@ class KafkaMirrorTarget:
     name: str = "kafka"
     interval_seconds: float = 0.25
     local_path: None = None
+    position_is_apart: bool = True
 
     @property
     def description(self) -> str:
@@ -83,6 +84,7 @@ class KafkaArrivalsTarget:
     name: str = "kafka-arrivals"
     interval_seconds: float = 0.1
     local_path: None = None
+    position_is_apart: bool = True
 
     def __post_init__(self) -> None:
         check_topic(self.topic)

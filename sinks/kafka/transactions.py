@@ -24,9 +24,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from reput.sinks.kafka.positions import (
+    POSITION_KEY,
+    WAIT_SECONDS,
+    Position,
+    check_no_transaction,
+    last_position,
+)
 from reput.sinks.kafka.records import KafkaRecords, RecordBatch
 from reput.sinks.kafka.topics import OWN_PREFIX
-from reput.store import jsontext
 from reput.store.errors import OwnershipError, StoreError, UsageError
 
 DEFAULT_MAX_MESSAGE_BYTES = 32 << 20
@@ -35,7 +41,6 @@ TRANSACTION_BYTES = 64 << 20
 TRANSACTION_SECONDS = 10.0
 """A transaction is committed at this size or age; until then it occupies memory, and readers of
 committed records wait for it."""
-WAIT_SECONDS = 30.0
 _REQUEST_MS = 10_000
 _TRANSACTION_TIMEOUT_MS = 120_000
 """Longer than any transaction of this module; Kafka then aborts one whose writer is gone."""
@@ -46,7 +51,6 @@ enough that one batch is sent while the next is encoded."""
 _BATCH_OVERHEAD_BYTES = 100
 """Upper bound for a batch's header and the fields of a record before its key."""
 _STORE_ID = re.compile(r"[a-zA-Z0-9_-]{1,100}\Z")
-_POSITION_KEY = b"position"
 _REFUSALS = (
     "MessageSizeTooLargeError", "RecordListTooLargeError", "InvalidTimestampError",
     "InvalidRecordError",
@@ -74,16 +78,6 @@ class KafkaSettings:
                 f"the identity of a store on Kafka is {self.store_id!r}; it must be 1 to 100 "
                 "letters, digits, _ or -"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class _Position:
-    """A record of the position topic."""
-
-    end: int | None = None
-    """Physical offset up to which all is on Kafka; None at the log's start."""
-    instance: str | None = None
-    """The one that wrote it."""
 
 
 @dataclass(slots=True)
@@ -116,11 +110,14 @@ class KafkaTransactions:
         self._producer: Any = None
         self._transaction: _Transaction | None = None
         self._partitions: dict[str, int] = {}
+        self._unanswered: tuple[int | None, int] | None = None
+        """Position and messages of a commit of which it is not known whether it was made."""
 
     def recover(self) -> int | None:
         """Take over from any older writer and return the committed position, None if there is none.
 
-        Raises OwnershipError if another instance has taken over from this one.
+        Raises OwnershipError if another instance has taken over from this one, and StoreError if
+        the position is hidden or lost (``sinks.kafka.positions``).
         """
         self.close()
         if self._owned and self._last_position().instance != self._instance:
@@ -131,11 +128,18 @@ class KafkaTransactions:
         self._partitions.clear()
         self.add_partitions({self.position_topic: 1})
         self._start_producer()
-        # read only now: a pending commit has ended, and any other transaction is aborted
+        # read only now: a pending commit has ended, and any other transaction of ours is aborted
+        check_no_transaction(self.position_topic, self._client())
         end = self._last_position().end
+        if self._unanswered is not None and self._unanswered[0] == end:
+            self.messages += self._unanswered[1]
+        self._unanswered = None
         self.commit(end)
         self._owned = True
         return end
+
+    def _last_position(self) -> Position:
+        return last_position(self.position_topic, self._client())
 
     def lacks(self, partitions: Mapping[str, int]) -> bool:
         """Whether ``add_partitions`` must be called for topics with this many partitions."""
@@ -264,21 +268,23 @@ class KafkaTransactions:
 
     def commit(self, end: int | None) -> None:
         """Atomically make the sent messages visible and ``end`` the position."""
-        value = json.dumps(asdict(_Position(end, self._instance))).encode()
+        value = json.dumps(asdict(Position(end, self._instance))).encode()
         position = KafkaRecords.of(
             [(self.position_topic, 0)],
             np.zeros(1, np.int64),
-            pa.array([_POSITION_KEY]),
+            pa.array([POSITION_KEY]),
             pa.array([value]),
             np.array([time.time() * 1000], np.int64),
             np.array([-1]),
         )
         self.send(position)
         self.flush()
-        self._end_transaction()
         assert self._transaction is not None
-        self.messages += self._transaction.messages - 1
-        self._transaction = None
+        count = self._transaction.messages - 1
+        self._unanswered = end, count
+        self._end_transaction()
+        self.messages += count
+        self._transaction = self._unanswered = None
 
     def _end_transaction(self) -> None:
         """``commit_transaction`` with a time limit; kafka-python waits forever for brokers."""
@@ -344,54 +350,11 @@ class KafkaTransactions:
             **self._settings.client,
         }
 
-    def _last_position(self) -> _Position:
-        """The last committed record of the position topic. Raises StoreError where another program
-        wrote it."""
-        from kafka import KafkaConsumer, TopicPartition  # noqa: PLC0415
-
-        place = TopicPartition(self.position_topic, 0)
-        consumer = KafkaConsumer(
-            **self._client(), group_id=None, enable_auto_commit=False,
-            isolation_level="read_committed",
-        )  # fmt: skip
-        with closing(consumer):
-            consumer.assign([place])
-            first = consumer.beginning_offsets([place])[place]
-            end = consumer.end_offsets([place])[place]
-            # the end of a transaction takes an offset too, and an aborted one takes all of its own
-            back = 2
-            while True:
-                start = max(end - back, first)
-                text = _last_record(consumer, place, start, end)
-                if text is not None or start == first:
-                    break
-                back *= 8
-        try:
-            return _Position() if text is None else jsontext.build(_Position, jsontext.parse(text))
-        except ValueError as error:
-            raise StoreError(
-                f"the last record of topic {self.position_topic} on Kafka is no position: {error}; "
-                "find what else writes there, and give another `KafkaSettings.store_id=`"
-            ) from error
-
 
 def _errors() -> Any:
     import kafka.errors  # noqa: PLC0415
 
     return kafka.errors
-
-
-def _last_record(consumer: Any, place: Any, start: int, end: int) -> bytes | None:
-    """Value of the last committed record in [start, end) of a partition."""
-    last = None
-    consumer.seek(place, start)
-    deadline = time.monotonic() + WAIT_SECONDS
-    while consumer.position(place) < end:
-        if time.monotonic() > deadline:
-            raise _errors().KafkaTimeoutError(f"{place.topic} was not read up to offset {end}")
-        for records in consumer.poll(timeout_ms=500).values():
-            last = records[-1].value
-    return last
 
 
 def _partition_counts(admin: Any, topics: Mapping[str, int]) -> dict[str, int]:

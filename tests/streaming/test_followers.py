@@ -208,6 +208,7 @@ class Held:
     description: str = "memory"
     interval_seconds: float = 0.0
     local_path: None = None
+    position_is_apart: bool = True
     offsets: list[int] = field(default_factory=list)
     end: int | None = None
     begun: threading.Event = field(default_factory=threading.Event)

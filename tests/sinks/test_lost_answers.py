@@ -1,0 +1,183 @@
+"""Calls into a Delta table that were made, and failed all the same: every row is there once, and
+counted once."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from reput.sinks.delta.jsonbody import JsonColumns
+from reput.sinks.delta.table import DeltaTarget
+from reput.streaming import followers
+from tests.support.cli import ROOT
+from tests.support.following import follow, follower_state
+from tests.support.processes import module_command
+from tests.support.tables import plain_columns, plain_rows
+from tests.support.wire import PlainLog
+
+COMMITS = "write_deltalake", "delete"
+OTHER_CALLS = "__init__", "transaction_version", "history", "version"
+KILLED = 9
+MESSAGES, CUT = 6, 3
+OLD_BODIES = b'{"id": 1}', b"no JSON"
+NEW_BODIES = b'{"id": 2}', b"NO JSON"
+
+
+def answer_lost() -> None:
+    """Fail."""
+    raise DeltaError("the answer was lost")
+
+
+class LostAnswer:
+    """Makes one call, and fails then."""
+
+    def __init__(self, number: int, fail: Callable[[], None] = answer_lost) -> None:
+        self.number = number
+        """The call that fails, from 1."""
+        self.calls = 0
+        self.fail = fail
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call, counted."""
+
+        def made(*arguments: Any, **options: Any) -> Any:
+            result = call(*arguments, **options)
+            self.calls += 1
+            if self.calls == self.number:
+                self.fail()
+            return result
+
+        return made
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower tries again at once."""
+    monkeypatch.setattr(followers, "FIRST_RETRY_SECONDS", 0.0)
+
+
+def lay(store: Path, kept: int) -> list[int]:
+    """A log of which ``kept`` messages were there before; the ends of its messages."""
+    log = PlainLog(1 << 16)
+    for number in range(MESSAGES):
+        body = (OLD_BODIES if number < kept else NEW_BODIES)[number % 2]
+        log.append(topic=b"T", body=body, queue_offset=number)
+    log.write(store / "commitlog")
+    return [end for _, end in log.spans]
+
+
+def target_in(root: Path) -> DeltaTarget:
+    """A table with columns of JSON bodies."""
+    columns = JsonColumns({"T": {"id": "long"}})
+    return DeltaTarget(str(root / "table"), columns, interval_seconds=0.0)
+
+
+def first_run(root: Path) -> None:
+    """Three writes."""
+    ends = lay(root / "store", MESSAGES)
+    follow(root / "store", root / "output", target_in(root), [ends[1], ends[3], ends[-1]])
+
+
+def second_run(root: Path) -> None:
+    """The log was cut and written anew meanwhile."""
+    ends = lay(root / "store", CUT)
+    cut = ends[CUT - 1]
+    follow(root / "store", root / "output", target_in(root), [cut, ends[-1]], cut)
+
+
+RUNS = first_run, second_run
+
+
+def check_table(root: Path) -> None:
+    """Rows and position are those of a run without a failure."""
+    expected = plain_rows(root / "store")
+    assert plain_columns(root / "table") == expected
+    state = follower_state(root / "output")
+    assert state.position == expected[-1]["physicalOffset"] + expected[-1]["storeSize"]
+    assert state.error is None
+
+
+def check(root: Path) -> None:
+    """The counts are, too."""
+    check_table(root)
+    state = follower_state(root / "output")
+    assert (state.rows, dict(state.counts)) == (2 * MESSAGES - CUT, {"bad bodies": 3 + 2})
+
+
+def lose(patches: pytest.MonkeyPatch, names: Sequence[str], lost: LostAnswer) -> None:
+    """Lose one answer of the named calls."""
+    for name in names:
+        place = deltalake if name == "write_deltalake" else DeltaTable
+        patches.setattr(place, name, lost.around(getattr(place, name)))
+
+
+def lost_answers(root: Path, names: Sequence[str]) -> int:
+    """Run with each call's answer lost in turn, and check; the number of calls."""
+    for number in itertools.count(1):
+        lost, place = LostAnswer(number), root / str(number)
+        with pytest.MonkeyPatch.context() as patches:
+            lose(patches, names, lost)
+            for run in RUNS:
+                run(place)
+        check(place)
+        if lost.calls < number:
+            return lost.calls
+    raise AssertionError
+
+
+def test_a_commit_that_was_made_counts_as_made(tmp_path: Path) -> None:
+    """The table's first one, one that adds rows, one that takes rows back."""
+    assert lost_answers(tmp_path, COMMITS) >= 5
+
+
+@pytest.mark.slow
+def test_any_call_whose_answer_is_lost(tmp_path: Path) -> None:
+    """The others too."""
+    calls = lost_answers(tmp_path, OTHER_CALLS)
+    print(f"calls={calls}")
+    assert calls >= 20
+
+
+@pytest.mark.slow
+def test_a_process_killed_right_after_any_call(tmp_path: Path) -> None:
+    """In either run; the next process finds out what was made."""
+    kills = 0
+    for number in range(len(RUNS)):
+        for call in itertools.count(1):
+            root = tmp_path / f"{number}-{call}"
+            for run in RUNS[:number]:
+                run(root)
+            command = [*module_command("tests.sinks.test_lost_answers"), root, number, call]
+            child = subprocess.run([*map(str, command)], cwd=ROOT, check=False)
+            for run in RUNS[number:]:
+                run(root)
+            check_table(root)
+            if child.returncode == 0:
+                break
+            assert child.returncode == KILLED
+            kills += 1
+    print(f"kills={kills}")
+    assert kills >= 25
+
+
+def main() -> None:
+    """Make one run, and end right after a call."""
+    root, number, call = sys.argv[1:]
+    lost = LostAnswer(int(call), lambda: os._exit(KILLED))
+    with pytest.MonkeyPatch.context() as patches:
+        lose(patches, (*COMMITS, *OTHER_CALLS), lost)
+        RUNS[int(number)](Path(root))
+
+
+if __name__ == "__main__":
+    main()
