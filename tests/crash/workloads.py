@@ -357,7 +357,8 @@ class Workloads(WorkBench):
         yield Work("repair", self.log.root, lay, run, resume, self.outcome, [wanted])
 
     def rewind(self) -> Iterator[Work]:
-        """An output is taken back to a record in its second batch, and the next run goes on."""
+        """An output is taken back to a record in its second batch, and the next run goes on. The log
+        may have lost its end by then, and units of it must not be left beyond the watermark."""
         start = self.log.plain.spans[RECORDS + 2][0]
 
         def lay() -> None:
@@ -368,11 +369,13 @@ class Workloads(WorkBench):
             self._rewind(start)
             note(DONE, True)
 
-        def resume(_told: Told, _note: Note) -> None:
-            dispatch(self._config())
+        for log in (self.log.root, self.shorter):
 
-        wanted = self._undisturbed(self.log.root)
-        yield Work("rewind", self.log.root, lay, run, resume, self.outcome, [wanted])
+            def resume(_told: Told, _note: Note, log: Path = log) -> None:
+                dispatch(self._config(log))
+
+            wanted = self._undisturbed(log)
+            yield Work(f"rewind, {log.name}", log, lay, run, resume, self.outcome, [wanted])
 
     def crashed_rewind(self) -> Iterator[Work]:
         """A run is cut short, and its output is taken back to a record of the first batch, where it
