@@ -357,8 +357,8 @@ class Workloads(WorkBench):
         yield Work("repair", self.log.root, lay, run, resume, self.outcome, [wanted])
 
     def rewind(self) -> Iterator[Work]:
-        """An output is taken back to a record in its second batch, and the next run goes on. The log
-        may have lost its end by then, and units of it must not be left beyond the watermark."""
+        """An output is taken back to a record in its second batch, and the next run goes on; the
+        log may have lost its end by then."""
         start = self.log.plain.spans[RECORDS + 2][0]
 
         def lay() -> None:
