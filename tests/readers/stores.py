@@ -83,7 +83,7 @@ class SmallStore:
         """Write all of it, over what is there; the root."""
         self.log.write(self.root / "commitlog")
         conf = f"mappedFileSizeConsumeQueue={QUEUE_FILE_SIZE}\nmaxHashSlotNum=1\nmaxIndexNum=16\n"
-        (self.root / "broker.conf").write_text(conf)
+        write_over(self.root / "broker.conf", conf.encode())
         for queue_id, units in self.units.items():
             directory = self.root / "consumequeue" / self.topic.decode() / str(queue_id)
             directory.mkdir(parents=True, exist_ok=True)

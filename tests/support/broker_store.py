@@ -40,10 +40,11 @@ class BrokerStore:
     def write(self) -> Path:
         """Write the log, its settings and all queues."""
         self.log.write(self.root / "commitlog")
-        (self.root / "broker.conf").write_text(
+        conf = (
             f"mappedFileSizeCommitLog={FILE_SIZE}\nmappedFileSizeConsumeQueue={QUEUE_FILE_SIZE}\n"
             "brokerName=made\n"
         )
+        wire.write_over(self.root / "broker.conf", conf.encode())
         for (topic, queue_id), spans in self.queues.items():
             units = b"".join(wire.UNIT.pack(start, end - start, 0) for start, end in spans)
             directory = self.root / "consumequeue" / topic / str(queue_id)

@@ -11,6 +11,8 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 V1_MAGIC = 0xDAA320A7
 V2_MAGIC = 0xDAA320AB
 BLANK_MAGIC = 0xCBD43194
@@ -66,13 +68,21 @@ def file_name(offset: int) -> str:
 
 
 def write_over(path: Path, data: bytes | bytearray) -> None:
-    """Write a file as a broker does: somebody may be reading it, so that an existing one is never
-    shorter meanwhile, and one that has the data stays untouched."""
-    if not path.exists() or path.stat().st_size != len(data):
-        path.write_bytes(data)
-    elif path.read_bytes() != data:
-        with path.open("r+b") as out:
-            out.write(data)
+    """Write a file that somebody may be reading as a broker does: one that is new, or has another
+    length, is there with all its bytes at once, and of another one only bytes that differ are
+    written."""
+    before = path.read_bytes() if path.exists() else b""
+    if len(before) != len(data):
+        whole = path.with_name(f".{path.name}")
+        whole.write_bytes(data)
+        whole.replace(path)
+        return
+    differing = np.flatnonzero(np.frombuffer(before, np.uint8) != np.frombuffer(data, np.uint8))
+    if len(differing):
+        first, end = int(differing[0]), int(differing[-1]) + 1
+        with path.open("r+b", buffering=0) as out:
+            out.seek(first)
+            out.write(data[first:end])
 
 
 @dataclass
