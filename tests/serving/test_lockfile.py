@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import random
+import threading
 from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
 
+from reput.serving import lockfile
 from reput.serving.locks import RESTORED_SECONDS, Locks
 from reput.store import fsops
 from tests.interop.clients import WAIT_SECONDS, serving
@@ -147,3 +149,26 @@ def test_a_disk_that_refuses_keeps_no_lock_from_anybody(
         (output / FILE).rmdir()
         assert became(lambda: written(output) == owners, 60)
     assert caplog.text.count("queue locks are not kept over a restart now") == 1
+
+
+def test_an_owner_that_comes_during_a_write_is_written_too(
+    store: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill would lose its lock; nothing else asks for a write."""
+    begun, may_end, replace = threading.Event(), threading.Event(), fsops.replace_file
+
+    def slow(path: Path, data: bytes) -> None:
+        if path == output / FILE and not begun.is_set():
+            begun.set()
+            assert may_end.wait(60)
+        replace(path, data)
+
+    monkeypatch.setattr(fsops, "replace_file", slow)
+    monkeypatch.setattr(lockfile, "REPLACE_SECONDS", 0.0)
+    with served(store, output) as port, Client(port) as client:
+        assert locked(client, "a", 1) == [1]
+        assert begun.wait(60)
+        assert locked(client, "b", 2) == [2]
+        may_end.set()
+        owners = {"g": {"a": {"Topic_1": [1]}, "b": {"Topic_1": [2]}}}
+        assert became(lambda: written(output) == owners, 60)

@@ -273,32 +273,6 @@ def test_a_slow_sync_keeps_no_commit_from_the_journal(
             may_end.set()
 
 
-def test_what_is_written_during_a_sync_is_synced_by_another_one(
-    store: Path, output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The disk may have begun with less; no later commit asks for it."""
-    begun, may_end = SimpleQueue[dict[int, int]](), threading.Semaphore(0)
-    sync = ConsumerOffsetFile.sync
-
-    def slow(file: ConsumerOffsetFile) -> None:
-        begun.put((read_committed(output) or {})[KEY])
-        assert may_end.acquire(timeout=60)
-        sync(file)
-
-    monkeypatch.setattr(ConsumerOffsetFile, "sync", slow)
-    monkeypatch.setattr(offsetwriter, "REPLACE_SECONDS", 3600.0)
-    with served(store, output) as port, Client(port) as client:
-        try:
-            assert client.ask(UPDATE, place(commitOffset=1)).code == 0
-            assert begun.get(timeout=60) == {0: 1}
-            assert client.ask(UPDATE, place(commitOffset=2)).code == 0
-            await_committed(output, {0: 2})
-            may_end.release()
-            assert begun.get(timeout=60) == {0: 2}
-        finally:
-            may_end.release(100)
-
-
 def test_commits_do_not_wait_while_the_file_is_replaced(
     store: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -357,17 +357,15 @@ def test_a_write_that_fails_beyond_the_logs_first_end_is_tried_again(
     expected = [row["physicalOffset"] for row in plain_rows(store)]
     first, second, end = expected[30], expected[60], log_end(store)
 
-    class Once(Held):
+    class Failing(Held):
         def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
-            if start == second and not self.begun.is_set():
-                self.begun.set()
+            if start == second and self.begun.is_set():
+                self.begun.clear()
                 raise OutputError("the target is away")
-            self.go_on.set()
-            begun, self.begun = self.begun, threading.Event()
             super().write(start, end, rows)
-            self.begun = begun
 
-    target = Once()
+    target = Failing()
+    target.go_on.set()
     running = Followers(
         DispatcherConfig(store, output, followers=(target,)), read_store_settings(store), "0" * 32
     )
@@ -378,8 +376,34 @@ def test_a_write_that_fails_beyond_the_logs_first_end_is_tried_again(
     running.advance(end)
     running.catch_up(threading.Event())
     running.close()
-    assert target.begun.is_set()
     assert target.offsets == expected
+
+
+def test_a_position_that_could_not_be_saved_is_saved_later(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk has room again, and no message comes any more: people see where the target is."""
+    monkeypatch.setattr(followers, "SAVE_SECONDS", 0.0)
+    store, output = golden("plain"), tmp_path / "output"
+    (output / "reput").mkdir(parents=True)
+    end, failures = log_end(store), list[int]()
+
+    def fail_once(directory: Path, state: FollowerState) -> None:
+        if state.position == end and not failures:
+            failures.append(end)
+            raise OutputError("no space")
+        write_follower_state(directory, state)
+
+    monkeypatch.setattr(followers, "write_follower_state", fail_once)
+    target = Held()
+    target.go_on.set()
+    config = DispatcherConfig(store, output, followers=(target,))
+    running = Followers(config, read_store_settings(store), "0" * 32)
+    running.start(end, end)
+    try:
+        assert became(lambda: failures and state(output).position == end, LONGEST_SECONDS)
+    finally:
+        running.close()
 
 
 def test_little_is_collected_for_a_while(golden: Golden, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from reput.store.log.cursor import LogTail
+from reput.store.state.watermark import read_watermark
 from reput.streaming.sparkless import running
 from reput.upkeep.verify.difference import Damage
 from tests.support.golden import tree
@@ -43,8 +44,12 @@ def test_a_repair_leaves_the_sign_of_a_run_that_was_cut_short(place: Place) -> N
     kept = len(place.spans) - 10
     path = min(place.root.glob("consumequeue/A/*/*"))
     path.write_bytes(b"damaged!" + path.read_bytes()[8:])
+    before = read_watermark(place.output.state)
     assert place.output.verify(repair=True).replay_from is not None
     assert place.config.abort_file.exists()
+    lowered = read_watermark(place.output.state)
+    # each owner adds 1, by which readers tell that units may change
+    assert before and lowered and lowered.epoch == before.epoch + 1
     place.log.cut(kept)
     place.dispatch()
     queues = tree(place.root / "consumequeue")
