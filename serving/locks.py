@@ -55,7 +55,7 @@ class Locks:
         self._count = 0
         self._swept_at = clock()
         self.changed = asyncio.Event()
-        """Set when a lock has another owner, or none."""
+        """Set when a lock has another owner, or none, or had ended and is taken again."""
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -96,7 +96,7 @@ class Locks:
                     continue
                 self._count += 1
             if lock is None or lock.client_id == client_id or lock.ends <= now:
-                if lock is None or lock.client_id != client_id:
+                if lock is None or lock.client_id != client_id or lock.ends <= now:
                     self.changed.set()
                 locks[queue] = _Lock(client_id, now + LOCK_SECONDS, connection)
                 granted.append(queue)

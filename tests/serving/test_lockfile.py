@@ -16,9 +16,9 @@ from reput.serving.locks import RESTORED_SECONDS, Locks
 from reput.store import fsops
 from tests.interop.clients import WAIT_SECONDS, serving
 from tests.support.processes import became
-from tests.support.remoting import Client, served
+from tests.support.remoting import Client, heartbeat, served
 
-LOCK, UNLOCK = 41, 42
+LOCK, UNLOCK, HEART_BEAT, UNREGISTER = 41, 42, 34, 35
 FILE = Path("reput") / "serve" / "locks.json"
 QUEUES = range(4)
 
@@ -91,6 +91,23 @@ def test_locks_survive_a_kill(store: Path, output: Path) -> None:
         server.process.wait()
     with served(store, output) as port, Client(port) as client:
         assert locked(client, "b", *QUEUES) == [0, 3]
+
+
+def test_a_lock_that_is_taken_again_is_written(
+    store: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that leaves and comes back has its locks in the file again, although no owner has
+    changed."""
+    monkeypatch.setattr(lockfile, "REPLACE_SECONDS", 0.01)
+    with served(store, output) as port, Client(port) as client:
+        assert locked(client, "a", 1) == [1]
+        assert client.ask(HEART_BEAT, {}, heartbeat("a", "g", "Topic_1")).code == 0
+        assert client.ask(UNREGISTER, {"clientID": "a", "consumerGroup": "g"}).code == 0
+        assert locked(client, "b", 2) == [2]
+        assert became(lambda: written(output) == {"g": {"b": {"Topic_1": [2]}}}, WAIT_SECONDS)
+        assert locked(client, "a", 1) == [1]
+        both = {"g": {"b": {"Topic_1": [2]}, "a": {"Topic_1": [1]}}}
+        assert became(lambda: written(output) == both, WAIT_SECONDS)
 
 
 def test_locks_of_before_the_start_end() -> None:

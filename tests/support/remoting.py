@@ -10,7 +10,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +51,37 @@ class Answer:
         return json.loads(re.sub(r'\{(\[\{"brokerName".*\])\}', r"[\1]", pairs))
 
 
+def framed(
+    code: int, opaque: int, ext: Mapping[str, object], body: object = b"", flag: int = 0
+) -> bytes:
+    """A frame as RocketMQ's clients write it, in JSON without blanks; ``body`` may be JSON."""
+    header = {
+        "code": code, "language": "JAVA", "version": 479, "opaque": opaque, "flag": flag,
+        "extFields": {key: str(value) for key, value in ext.items()},
+        "serializeTypeCurrentRPC": "JSON",
+    }  # fmt: skip
+    data = json.dumps(header, separators=(",", ":")).encode()
+    payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return struct.pack(">II", 4 + len(data) + len(payload), len(data)) + data + payload
+
+
+def unframed(data: bytes | bytearray) -> Answer:
+    """A whole frame in JSON, without its length."""
+    size = struct.unpack_from(">I", data)[0] & 0xFFFFFF
+    return Answer(json.loads(data[4 : 4 + size]), bytes(data[4 + size :]))
+
+
+def take_frames(buffer: bytearray) -> Iterator[Answer]:
+    """Take whole frames from the beginning of a buffer."""
+    while len(buffer) >= 4:
+        (length,) = struct.unpack_from(">I", buffer)
+        if len(buffer) < 4 + length:
+            return
+        frame = unframed(buffer[4 : 4 + length])
+        del buffer[: 4 + length]
+        yield frame
+
+
 @dataclass
 class Client:
     """One connection; every frame in JSON."""
@@ -84,24 +115,13 @@ class Client:
     def _send(
         self, code: int, opaque: int, ext: dict[str, object] | None, body: object, flag: int
     ) -> None:
-        header = {
-            "code": code, "language": "JAVA", "version": 479, "opaque": opaque, "flag": flag,
-            "extFields": {key: str(value) for key, value in (ext or {}).items()},
-            "serializeTypeCurrentRPC": "JSON",
-        }  # fmt: skip
-        # without blanks, as RocketMQ's clients write it
-        data = json.dumps(header, separators=(",", ":")).encode()
-        payload = body if isinstance(body, bytes) else json.dumps(body).encode()
-        prefix = struct.pack(">II", 4 + len(data) + len(payload), len(data))
-        self.socket.sendall(prefix + data + payload)
+        self.socket.sendall(framed(code, opaque, ext or {}, body, flag))
 
     def receive(self, timeout: float = TIMEOUT_SECONDS) -> Answer:
         """The next frame. Raises ConnectionError at the end, TimeoutError."""
         self.socket.settimeout(timeout)
-        length, mark = struct.unpack(">II", self._exactly(8))
-        data = self._exactly(length - 4)
-        size = mark & 0xFFFFFF
-        return Answer(json.loads(data[:size]), data[size:])
+        (length,) = struct.unpack(">I", self._exactly(4))
+        return unframed(self._exactly(length))
 
     def ask(self, code: int, ext: dict[str, object] | None = None, body: object = b"") -> Answer:
         """Send a request and wait for its answer; the server's own requests are passed over."""

@@ -18,6 +18,7 @@ from tests.torture import (
     sparkruns,
     torntail,
 )
+from tests.torture.simulation.kind import KIND as SIMULATION
 
 KINDS = {
     kind.option: kind
@@ -25,6 +26,6 @@ KINDS = {
         torntail.KIND, logrot.KIND, derivedrot.KIND, sparkcheckpoint.KIND,
         interrupted.FAILING_WRITES, interrupted.KILLS, races.KIND, shuffledappend.KIND, clock.KIND,
         logmachine.KIND, dispatchermachine.KIND, sparkruns.SPARK_KILLS, sparkruns.JVM_CALLS,
-        crashimages.KIND, powercut.KIND, overlaycuts.KIND,
+        crashimages.KIND, powercut.KIND, overlaycuts.KIND, SIMULATION,
     )
 }  # fmt: skip

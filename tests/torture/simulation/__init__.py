@@ -1,0 +1,1 @@
+"""A deterministic simulation of a server and its clients."""

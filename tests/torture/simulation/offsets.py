@@ -1,0 +1,150 @@
+"""The rule of committed offsets: none older than the bound after a crash, none lost by a stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tests.torture.simulation.clients import COMMITS, PULL, QUERY_OFFSET, RESET, UPDATE_OFFSET
+from tests.torture.simulation.history import Event, Kind, Reply, Request
+from tests.torture.simulation.state import Findings, State
+
+KILL_SECONDS = 0.1
+"""A commit survives a kill after this time and two of the slowest syncs; docs/serving.md has the
+time alone."""
+KILL_SYNCS, POWER_CUT_SYNCS = 2, 6
+NOT_FOUND, SUBSCRIPTION_NOT_EXIST = 22, 24
+Key = tuple[str, int]
+"""Group and queue id."""
+
+
+@dataclass
+class _Committed:
+    """One queue's offset; None for no offset."""
+
+    at_start: list[int | None] = field(default_factory=lambda: [None])
+    """One of these was there when the server started."""
+    commits: list[tuple[float, int]] = field(default_factory=list)
+    """Since then."""
+
+    def possible(self, before: float) -> list[int | None]:
+        """The offsets that may be left, where commits up to a time are durable."""
+        old = [offset for time, offset in self.commits if time <= before]
+        kept: list[int | None] = [old[-1]] if old else self.at_start
+        return [*kept, *(offset for time, offset in self.commits if time > before)]
+
+
+@dataclass
+class _Reset:
+    """A reset that some members have not followed."""
+
+    offset: int
+    unaware: set[str]
+    notified: set[str] = field(default_factory=set)
+
+    def pulled(self, client: str) -> bool:
+        """Whether a client's pull is answered with the new offset."""
+        if client in self.unaware:
+            self.unaware.remove(client)
+            self.notified.add(client)
+            return True
+        self.notified.discard(client)
+        return False
+
+
+class OffsetsRule:
+    """Follows commits and resets, and compares with the answers."""
+
+    def __init__(self, state: State, findings: Findings) -> None:
+        self._state, self._findings = state, findings
+        self._committed: dict[Key, _Committed] = {}
+        self._resets: dict[Key, _Reset] = {}
+        self._ended: list[tuple[int, int]] = []
+        """The waiting pulls of the queue whose reset is handled now."""
+        self.moved: dict[tuple[int, int], int] = {}
+        """The offsets to which a reset sends pulls."""
+
+    def see(self, event: Event) -> None:
+        """Look at an event."""
+        slowest = self._findings.history.slowest_sync
+        if event.kind is Kind.TAKEN:
+            self._taken(event, self._state.of(event))
+        elif event.kind is Kind.HANDLED:
+            self._handled(event, self._state.of(event), event.what)
+        elif event.kind is Kind.KILLED:
+            self._crashed(event.time - KILL_SECONDS - KILL_SYNCS * slowest)
+        elif event.kind is Kind.POWER_CUT:
+            self._crashed(event.time - KILL_SECONDS - POWER_CUT_SYNCS * slowest)
+        elif event.kind is Kind.STOPPED:
+            self._crashed(event.time)
+
+    def _crashed(self, before: float) -> None:
+        for key, committed in self._committed.items():
+            self._committed[key] = _Committed(committed.possible(before))
+        self._resets.clear()
+
+    def _taken(self, event: Event, request: Request) -> None:
+        if request.code == RESET:
+            key = _key(request, "group")
+            self._ended = [
+                asked for asked in self._state.held if _key(self._state.requests[asked]) == key
+            ]
+            self.moved |= dict.fromkeys(self._ended, int(str(request.ext["offset"])))
+        elif request.code == PULL:
+            key = _key(request)
+            client = self._state.member(event.number, key[0])
+            reset = self._resets.get(key)
+            if reset is not None and client in reset.unaware:
+                self.moved[event.number, event.opaque] = reset.offset
+
+    def _handled(self, event: Event, request: Request, reply: Reply | None) -> None:
+        code = None if reply is None else reply.code
+        if request.code == PULL and code != SUBSCRIPTION_NOT_EXIST:
+            key = _key(request)
+            client = self._state.member(event.number, key[0])
+            is_moved = client is not None and self._pulled(key, client)
+            if not is_moved and int(str(request.ext["sysFlag"])) & COMMITS:
+                self._commit(event, key, request)
+        elif request.code == UPDATE_OFFSET:
+            self._commit(event, _key(request), request)
+        elif request.code == QUERY_OFFSET and reply is not None:
+            self._asked(event, _key(request), None if code == NOT_FOUND else reply)
+        elif request.code == RESET and code == 0:
+            key, offset = _key(request, "group"), int(str(request.ext["offset"]))
+            self._add(event, key, offset)
+            self._resets[key] = _Reset(offset, {*self._state.members.get(key[0], {})})
+            for number, _ in self._ended:
+                client = self._state.member(number, key[0])
+                if client is not None:
+                    self._pulled(key, client)
+        if request.code == RESET and code != 0:
+            for asked in self._ended:
+                del self.moved[asked]
+
+    def _pulled(self, key: Key, client: str) -> bool:
+        return key in self._resets and self._resets[key].pulled(client)
+
+    def _commit(self, event: Event, key: Key, request: Request) -> None:
+        client, reset = self._state.member(event.number, key[0]), self._resets.get(key)
+        if reset is None or client not in reset.unaware | reset.notified:
+            self._add(event, key, int(str(request.ext["commitOffset"])))
+
+    def _add(self, event: Event, key: Key, offset: int) -> None:
+        self._committed.setdefault(key, _Committed()).commits.append((event.time, offset))
+
+    def _asked(self, event: Event, key: Key, reply: Reply | None) -> None:
+        committed = self._committed.setdefault(key, _Committed())
+        found = None if reply is None else int(reply.ext["offset"])
+        possible = committed.possible(event.time)
+        if found not in possible:
+            text = f"group and queue {key} have {found}, and not one of {possible}"
+            self._findings.add(event, text)
+        if not committed.commits:
+            committed.at_start = [found]
+        client, reset = self._state.member(event.number, key[0]), self._resets.get(key)
+        if reset is not None and client is not None:
+            reset.unaware.discard(client)
+            reset.notified.discard(client)
+
+
+def _key(request: Request, group: str = "consumerGroup") -> Key:
+    return str(request.ext[group]), int(str(request.ext["queueId"]))
