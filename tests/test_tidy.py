@@ -179,9 +179,33 @@ def test_errors_about_a_place_have_it_as_a_field() -> None:
     assert found == {}
 
 
+def blind_looks(tree: ast.AST) -> Iterator[int]:
+    """Lines that are content if a command has not printed something, however it ended."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotIn):
+            done = node.comparators[0]
+            if (
+                isinstance(done, ast.Attribute)
+                and done.attr in ("stdout", "stderr")
+                and isinstance(done.value, ast.Call)
+            ):
+                yield node.lineno
+
+
+def test_a_text_is_not_missed_in_what_a_failed_command_prints() -> None:
+    """A command that fails at once prints none of the texts that must not be there: whoever asserts
+    that looks at the exit code as well."""
+    found = {
+        str(path.relative_to(ROOT)): lines
+        for path in sources("tests")
+        if (lines := list(blind_looks(ast.parse(path.read_text("utf-8")))))
+    }
+    assert found == {}
+
+
 def test_the_checks_see_what_they_look_for() -> None:
-    """A canary: a long function, missing docstrings, fragments, errors without their place and the
-    word are found, private functions and RocketMQ's names are let be."""
+    """A canary: a long function, missing docstrings, fragments, errors without their place, blind
+    looks and the word are found, private functions and RocketMQ's names are let be."""
     body = "\n".join(f"    x = {index}" for index in range(FUNCTION_LINES))
     tree = ast.parse(
         f'"""Module."""\ndef long():\n{body}\ndef _p(): ...\nclass C:\n  def m(self): ...'
@@ -195,6 +219,8 @@ def test_the_checks_see_what_they_look_for() -> None:
         'errors.SyncError(x)', 'QueueFileError(x, path=p)', 'CommitLogError(x, physical_offset=1)',
         'StoreError(f"cannot use {path}")', 'StoreError(f"{path}", path=path)', 'StoreError(x)',
     )  # fmt: skip
+    looks = ("'x' not in call('a').stderr", "'x' in call('a').stderr", "'x' not in done.stderr")
+    assert list(blind_looks(ast.parse("\n".join(looks)))) == [1]
     raised = ast.parse("\n".join(calls))
     assert list(placeless_errors(raised)) == ["1 SyncError", "4 StoreError"]
     assert all(BEHIND.search(line) for line in ("Behind it", "units_behind_it", "is behind."))
