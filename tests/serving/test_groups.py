@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -317,6 +318,29 @@ def test_locks_end() -> None:
     assert locks.lock("g", "a", queues) == queues
     locks.owner_left("g", "a", said=True)
     assert locks.lock("g", "b", queues) == queues
+
+
+@pytest.mark.parametrize("knows", ["the group", "the locks"])
+def test_the_loss_of_a_connection_makes_no_lock_last_longer(knows: str) -> None:
+    """Neither a lock that ends sooner by itself, nor one whose owner was lost a moment before."""
+    now, lost = [0.0], SimpleNamespace(is_open=False)
+    held, connection = Locks(lambda: now[0]), cast(Connection, lost)
+
+    def lose() -> None:
+        if knows == "the group":
+            held.owner_left("g", "a", said=False)
+        else:
+            held.connection_closed(connection, lambda _group, _client_id: False)
+
+    assert held.lock("g", "a", [("T", 0)], connection) == [("T", 0)]
+    now[0] = LOCK_SECONDS - RELEASE_SECONDS / 2
+    assert held.lock("g", "a", [("T", 1)], connection) == [("T", 1)]
+    lose()
+    now[0] = LOCK_SECONDS
+    assert held.lock("g", "b", [("T", 0), ("T", 1)]) == [("T", 0)]
+    lose()
+    now[0] += RELEASE_SECONDS / 2
+    assert held.lock("g", "b", [("T", 1)]) == [("T", 1)]
 
 
 def test_locks_that_were_taken_over_an_open_connection_stay(
