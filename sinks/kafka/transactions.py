@@ -120,13 +120,14 @@ class KafkaTransactions:
         the position is hidden or lost (``sinks.kafka.positions``).
         """
         self.close()
-        if self._owned and self._last_position().instance != self._instance:
+        self._partitions.clear()
+        self.add_partitions({self.position_topic: 1})
+        # no instance is named where the topic has lost its records
+        if self._owned and self._last_position().instance not in (None, self._instance):
             raise OwnershipError(
                 f"another process has begun to write to Kafka as {self._transactional_id}; "
                 "stop one of the two, or give it another `KafkaSettings.store_id=`"
             )
-        self._partitions.clear()
-        self.add_partitions({self.position_topic: 1})
         self._start_producer()
         # read only now: a pending commit has ended, and any other transaction of ours is aborted
         check_no_transaction(self.position_topic, self._client())

@@ -63,8 +63,8 @@ def commits(table: Path | str) -> int:
 @pytest.fixture
 def object_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of a table in object storage, to which the environment gives access."""
-    with running_server() as environment:
-        for name, value in environment.items():
+    with running_server() as server:
+        for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         yield f"s3://{BUCKET}/table"
 

@@ -46,19 +46,25 @@ class Kafka:
         self._process: subprocess.Popen[str] | None = None
         self._said: collections.deque[str] = collections.deque(maxlen=maven.ERROR_TAIL_LINES)
         self._lines: queue.Queue[str | None] = queue.Queue()
-        port, controller_port = _free_ports(2)
-        self.bootstrap = f"127.0.0.1:{port}"
-        self._format(controller_port)
+        places = [f"127.0.0.1:{port}" for port in _free_ports(4)]
+        self.bootstrap, controller, self.proxied, self.proxy = places
+        """Clients of ``proxy``, where a test may pass them on to ``proxied``, are told no other
+        address."""
+        self._format(controller)
 
-    def _format(self, controller_port: int) -> None:
-        controller = f"127.0.0.1:{controller_port}"
+    def _format(self, controller: str) -> None:
         settings = {
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.voters": f"1@{controller}",
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "listeners": f"PLAINTEXT://{self.bootstrap},PROXIED://{self.proxied},"
+            f"CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap},PROXIED://{self.proxy}",
+            "listener.security.protocol.map": ",".join(
+                f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "PROXIED", "CONTROLLER")
+            ),
+            "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": self._home / "data",
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 1,
@@ -68,6 +74,8 @@ class Kafka:
             # golden stores are older than Kafka's week
             "log.retention.ms": -1,
             "auto.create.topics.enable": "false",
+            # compaction looks for work often
+            "log.cleaner.backoff.ms": 500,
         }
         lines = "".join(f"{name}={value}\n" for name, value in settings.items())
         self._properties.write_text(lines)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from reput.sinks.delta.table import DeltaFollower, DeltaTarget
 from reput.store.errors import StoreError
@@ -157,6 +158,22 @@ def test_a_version_that_cannot_be_read_is_refused(written: Written) -> None:
     DeltaTable(written.table).restore(3)
     assert written.go_on(written.follower()) == written.ends[3]
     written.check()
+
+
+def test_commits_that_were_removed_from_the_log_are_made_again(written: Written) -> None:
+    """The newest ones, under a running follower; one from the middle makes the table unreadable."""
+    follower = written.follower()
+    follower.position()
+    commits = sorted((written.table / "_delta_log").glob("*.json"))
+    for commit in commits[2:]:
+        commit.unlink()
+    with pytest.raises(DeltaError, match=r"Invalid table version|File not found"):
+        follower.write(written.ends[-1], written.ends[-1] + 1, iter(()))
+    assert written.go_on(follower) == written.ends[1]
+    written.check()
+    commits[1].unlink()
+    with pytest.raises(DeltaError, match="Expected contiguous commit files, but found gap"):
+        follower.position()
 
 
 def test_rows_whose_position_is_gone_are_not_written_twice(written: Written) -> None:

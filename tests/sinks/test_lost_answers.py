@@ -7,7 +7,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from reput.streaming import followers
 from tests.support.cli import ROOT
 from tests.support.following import follow, follower_state
 from tests.support.processes import module_command
+from tests.support.s3 import BUCKET, S3Server, running_server
 from tests.support.tables import plain_columns, plain_rows
 from tests.support.wire import PlainLog
 
@@ -76,10 +77,15 @@ def lay(store: Path, kept: int) -> list[int]:
     return [end for _, end in log.spans]
 
 
+def table_in(root: Path) -> str:
+    """The table of a directory; in object storage, if the environment gives access to one."""
+    return f"s3://{BUCKET}/{root.name}" if "AWS_ENDPOINT_URL" in os.environ else str(root / "table")
+
+
 def target_in(root: Path) -> DeltaTarget:
     """A table with columns of JSON bodies."""
     columns = JsonColumns({"T": {"id": "long"}})
-    return DeltaTarget(str(root / "table"), columns, interval_seconds=0.0)
+    return DeltaTarget(table_in(root), columns, interval_seconds=0.0)
 
 
 def first_run(root: Path) -> None:
@@ -101,7 +107,7 @@ RUNS = first_run, second_run
 def check_table(root: Path) -> None:
     """Rows and position are those of a run without a failure."""
     expected = plain_rows(root / "store")
-    assert plain_columns(root / "table") == expected
+    assert plain_columns(table_in(root)) == expected
     state = follower_state(root / "output")
     assert state.position == expected[-1]["physicalOffset"] + expected[-1]["storeSize"]
     assert state.error is None
@@ -146,6 +152,45 @@ def test_any_call_whose_answer_is_lost(tmp_path: Path) -> None:
     calls = lost_answers(tmp_path, OTHER_CALLS)
     print(f"calls={calls}")
     assert calls >= 20
+
+
+@pytest.fixture
+def object_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """A server, to which the environment gives access."""
+    with running_server() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+def test_a_commit_to_object_storage_that_was_made_counts_as_made(
+    tmp_path: Path, object_storage: S3Server
+) -> None:
+    """The library asks again, finds the version that it has written itself, and fails."""
+    object_storage.lose(2, r"PUT .*/_delta_log/\d+\.json")
+    for run in RUNS:
+        run(tmp_path)
+    assert object_storage.lose(0) >= 5
+    check(tmp_path)
+
+
+@pytest.mark.slow
+def test_any_request_to_object_storage_whose_answer_is_lost(
+    tmp_path: Path, object_storage: S3Server
+) -> None:
+    """The others too."""
+    requests = 0
+    for number in itertools.count(1):
+        root = tmp_path / str(number)
+        object_storage.lose(number)
+        for run in RUNS:
+            run(root)
+        requests = object_storage.lose(0)
+        check(root)
+        if requests < number:
+            break
+    print(f"requests={requests}")
+    assert requests >= 20
 
 
 @pytest.mark.slow
