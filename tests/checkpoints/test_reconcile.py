@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from reput.checkpoints import spark_checkpoint
 from reput.checkpoints.agreement import BuiltOutput, what_differs
 from reput.checkpoints.reconcile import Plan, make_plan, watermark_of
+from reput.checkpoints.watermark import WatermarkFile
 from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogError, UsageError
 from reput.store.log.commitlog import CommitLog
@@ -424,6 +426,18 @@ def test_an_output_that_reput_did_not_build_has_no_watermark(scene: Scene) -> No
     scene.built(3)
     built = BuiltOutput(scene.directory, StoreSettings(scene.directory, ()))
     assert watermark_of(scene.log, LogTail(scene.log), built) == (None, scene.end)
+
+
+def test_a_watermark_where_the_log_begins_is_one(scene: Scene) -> None:
+    """Nothing is dispatched yet, or retention has come just so far: nothing is lost."""
+    state, begin = scene.directory / "reput", scene.log.min_offset
+    state.mkdir(parents=True, exist_ok=True)
+    with closing(WatermarkFile(state)) as file:
+        file.advance(Watermark("0" * 32, begin))
+    built = BuiltOutput(scene.directory, StoreSettings(scene.directory, ()))
+    found, _ = watermark_of(scene.log, LogTail(scene.log), built)
+    assert found is not None
+    assert found.end_offset == begin
 
 
 def test_a_replay_begins_at_any_record_that_was_dispatched(scene: Scene) -> None:

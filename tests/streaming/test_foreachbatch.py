@@ -26,11 +26,13 @@ class Commits:
 
     def __init__(self) -> None:
         self.begun: list[int] = []
+        self.has_begun = threading.Event()
         self.go_on = threading.Event()
 
     def commit(self, batch: DispatchBatch) -> DispatchCounts:
         """Take a batch."""
         self.begun.append(batch.end)
+        self.has_begun.set()
         assert self.go_on.wait(LONGEST_SECONDS)
         if batch.end == 1:
             raise NoSpaceError("the disk is full")
@@ -249,27 +251,66 @@ class SmallBatches:
         """The next batch is due."""
 
 
-def test_a_small_batch_is_scanned_after_the_commit_before_it(
-    commits: Commits, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_small", [True, False], ids=["small", "in parts that do not join"])
+def test_a_batch_is_scanned_here_after_the_commit_before_it(
+    commits: Commits, monkeypatch: pytest.MonkeyPatch, is_small: bool
 ) -> None:
     """The two share the log, and only one of them at a time may read it. The commit ends as soon
     as the batch waits for it, and not before."""
-    wait = CommitThread.wait
+    wait, small = CommitThread.wait, SmallBatches(commits)
 
     def noticed(thread: CommitThread) -> None:
         if not thread.is_idle:
             commits.go_on.set()
         wait(thread)
 
+    def collected(batches: BatchFunction, _frame: Any) -> list[Any]:
+        if not commits.begun:
+            return hand_over(batches, 0, 2)
+        return [ScannedRange(2, 2, 3, 0, -1, SETTINGS, 0)]
+
+    def scanned(_commits: Commits, _log: object, start: int, end: int, _: object) -> DispatchBatch:
+        return small.scan(start, end)
+
     monkeypatch.setattr(CommitThread, "wait", noticed)
-    monkeypatch.setattr(BatchFunction, "_collect", lambda batches, _: hand_over(batches, 0, 2))
+    monkeypatch.setattr(BatchFunction, "_collect", collected)
+    monkeypatch.setattr(Commits, "scan_unchanged", scanned, raising=False)
     anything: Any = commits
-    tail: Any = SmallBatches(commits)
+    tail: Any = small if is_small else None
     batches = BatchFunction(None, 0, anything, anything, anything, Progress(0, 0), tail)
     try:
-        for batch_id in (0, 1):
-            batches(anything, batch_id)
+        batches(anything, 0)
+        assert commits.has_begun.wait(LONGEST_SECONDS)
+        batches(anything, 1)
     finally:
         commits.go_on.set()
         batches.close()
     assert commits.begun == [2, 3]
+
+
+def test_nothing_is_tended_while_a_batch_is_read(
+    commits: Commits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The committer looks at the log then, too."""
+    tended = list[Commits]()
+
+    def collected(batches: BatchFunction, _frame: Any) -> list[Any]:
+        batches.tend()
+        batches.commits.wait()
+        assert tended == []
+        return hand_over(batches, 0, 2)
+
+    monkeypatch.setattr(BatchFunction, "_collect", collected)
+
+    def tend(each: Commits) -> None:
+        tended.append(each)
+
+    monkeypatch.setattr(Commits, "tend", tend, raising=False)
+    anything: Any = commits
+    batches = BatchFunction(None, 0, anything, anything, anything, Progress(0, 0))
+    commits.go_on.set()
+    batches(anything, 0)
+    batches.commits.wait()
+    batches.tend()
+    batches.close()
+    assert tended == [commits]
