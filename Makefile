@@ -9,7 +9,7 @@ MUTATION_STAMP := $(VENV)/.installed-mutation
 TARGET ?= frame
 
 .PHONY: help install run demo test test-durability test-slow lint format bench bench-quick docs build clean \
-	canaries crash-images fuzz mutants power-cut soak test-tools torture
+	canaries crash-images fuzz mutants power-cut recording soak test-tools torture
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -66,9 +66,12 @@ soak: install ## follow a live log for SECONDS (7200) with a fault every ten; SE
 canaries: install ## seed faults that tests must notice; N=20 of them, NAME=..., RESUME=1
 	$(BIN)/python -m tests.canaries $(N) $(NAME) $(if $(RESUME),--resume)
 
-mutants: $(MUTATION_STAMP) ## try N random faults (150) where no Spark is needed; SEED=n RESUME=1 go on with an earlier run
+mutants: $(MUTATION_STAMP) ## try N random faults (150); SEED=n RESUME=1 go on with an earlier run
 	$(BIN)/python -m tests.canaries.mutants $(or $(N),150) $(if $(SEED),--seed $(SEED)) \
 		$(if $(RESUME),--resume)
+
+recording: test-tools $(MUTATION_STAMP) ## record which tests run which functions, for mutants; an hour, RESUME=1 goes on
+	$(BIN)/python -m tests.canaries.recording $(if $(RESUME),--resume)
 
 $(MUTATION_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'

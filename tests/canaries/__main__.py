@@ -126,17 +126,17 @@ def main() -> int:
     PLACE.mkdir(parents=True, exist_ok=True)
     with FileLock(PLACE / "lock", timeout=0):
         survivors = run(canaries, PLACE / "caught.json", resume=arguments.resume)
-    print(f"canaries={len(canaries)} survived={survivors}")
+    print(f"canaries={len(canaries)} survived={len(survivors)}")
     return 1 if survivors else 0
 
 
-def run(canaries: Sequence[Canary], record: Path, *, resume: bool) -> int:
-    """Print a line for each and return how many survived; ``record`` has those caught before."""
+def run(canaries: Sequence[Canary], record: Path, *, resume: bool) -> list[Canary]:
+    """Print a line for each and return the survivors; ``record`` has those caught before."""
     caught = json.loads(record.read_text("utf-8")) if record.exists() else {}
     for name in ("pytest", *LIBRARIES):
         with suppress(ImportError):
             importlib.import_module(name)
-    tree, survivors = copied(PLACE / "tree"), 0
+    tree, survivors = copied(PLACE / "tree"), list[Canary]()
     for number, canary in enumerate(canaries, 1):
         fields = json.loads(json.dumps(astuple(canary)))
         if resume and caught.get(canary.name) == fields:
@@ -144,7 +144,7 @@ def run(canaries: Sequence[Canary], record: Path, *, resume: bool) -> int:
         began = time.monotonic()
         failed = failing_test(canary, tree)
         if failed is None:
-            survivors += 1
+            survivors.append(canary)
         else:
             record.write_text(json.dumps(caught := caught | {canary.name: fields}), "utf-8")
         result, seconds = "caught" if failed else "survived", time.monotonic() - began

@@ -1,9 +1,11 @@
-"""``make mutants``: random faults in the parts that need no Spark, applied as canaries are.
+"""``make mutants``: random faults in all of the product, applied as canaries are.
 
 The changes are those of cosmic-ray's operators, and a statement that is gone. A seed chooses
 places, each with one of the changes that are possible there; those of ``equivalent.toml``, which
-change nothing, are left out. ``--resume`` leaves out what was caught before; ``--list`` shows the
-mutants and runs nothing. It ends with 1 where fewer than ``--score`` percent are caught.
+change nothing, are left out. Each meets the cheap tests that ``coverage.json`` names for its
+function; one that survives them meets all tests that ran the function, where a recording of this
+tree lies in ``build/coverage``. ``--resume`` leaves out what was caught before; ``--list`` shows
+the mutants and runs nothing. It ends with 1 where fewer than ``--score`` percent are caught.
 """
 
 from __future__ import annotations
@@ -15,22 +17,26 @@ import os
 import random
 import resource
 import sys
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 from filelock import FileLock
 
-from tests.canaries import MUTATED, ROOT, Canary, read_equivalents
+from tests.canaries import ROOT, Canary, read_equivalents
 from tests.canaries.__main__ import PLACE, run
+from tests.canaries.choices import Chooser, exists, product_files, read_choices
+from tests.canaries.recording import all_recorded
 from tests.support.seeds import choose_seed
 
 NOTHING = ("core/VariableReplacer", "core/VariableInserter")
 """Operators that need arguments."""
 DECLARATION = "@dataclass("
 """A class whose objects may be changed, or have a dictionary, does the same."""
-TIMEOUT = "--timeout=60"
+TIMEOUT = "--timeout=120"
 MAX_FILE_BYTES = 4 << 30
 MAX_CPU_SECONDS = 300
 
@@ -97,39 +103,83 @@ def change_of(text: str, other: str) -> tuple[str, str]:
     return next(((a.strip(), b.strip()) for a, b in pairs if a != b), ("", ""))
 
 
-def mutants(count: int, seed: int) -> list[Canary]:
-    """So many, the same for the same seed and tree; the first ones are those of a lower count."""
-    rng = random.Random(seed)
-    texts = {name: (ROOT / f"{name}.py").read_text("utf-8") for name in MUTATED}
-    changes = {name: places(text) for name, text in texts.items()}
-    removals = {name: statements(text) for name, text in texts.items()}
-    sites = [
-        *((name, at, True) for name in MUTATED for at in sorted(removals[name])),
-        *((name, at, False) for name in MUTATED for at in sorted(changes[name])),
-    ]
-    rng.shuffle(sites)
-    nothing = {(one.file, one.line, one.change) for one in read_equivalents()}
-    found: list[Canary] = []
-    for name, at, removed in sites:
-        if len(found) == count:
-            break
-        text = texts[name]
-        line = text.splitlines()[at[0] - 1].strip()
+@dataclass
+class Module:
+    """A file of the product with its places that are not drawn yet."""
+
+    text: str
+    changes: dict[tuple[int, int], list[tuple[str, int]]]
+    removals: dict[tuple[int, int], ast.stmt]
+    left: list[tuple[tuple[int, int], bool]]
+    """Line and column, and whether the statement there goes, in a drawn order."""
+
+    @classmethod
+    def drawn(cls, file: str, rng: random.Random) -> Self:
+        """Read it; which takes a second, so that only modules of the sample are read."""
+        text = (ROOT / file).read_text("utf-8")
+        changes, removals = places(text), statements(text)
+        left = [*((at, True) for at in sorted(removals)), *((at, False) for at in sorted(changes))]
+        rng.shuffle(left)
+        return cls(text, changes, removals, left)
+
+    def mutant(self, rng: random.Random) -> tuple[int, str, str] | None:
+        """Line, operator and text of the next one; None where its place allows none."""
+        at, removed = self.left.pop()
+        line = self.text.splitlines()[at[0] - 1].strip()
         if line.startswith(DECLARATION):
-            continue
+            return None
         if removed:
-            what, other = "gone", without(text, removals[name][at])
+            operator, other = "gone", without(self.text, self.removals[at])
         else:
-            what, ordinal = rng.choice(changes[name][at])
-            other = mutate_code(text, get_operator(what)(), ordinal)
-        if other is None or not is_mutant(text, other):
+            operator, ordinal = rng.choice(self.changes[at])
+            found = mutate_code(self.text, get_operator(operator)(), ordinal)
+            other = self.text if found is None else found
+        if not is_mutant(self.text, other):
+            return None
+        return at[0], operator.removeprefix("core/"), other
+
+
+def mutants(count: int, seed: int, only: str = "") -> list[Canary]:
+    """So many, the same for the same seed and tree; the first ones are those of a lower count. A
+    module's share is that of its lines."""
+    rng = random.Random(seed)
+    files = [file for file in product_files() if file.startswith(only)]
+    lines = [(ROOT / file).read_bytes().count(b"\n") for file in files]
+    nothing = {(one.file, one.line, one.change) for one in read_equivalents()}
+    chooser = Chooser.of(read_choices())
+    modules: dict[str, Module] = {}
+    found: list[Canary] = []
+    while len(found) < count:
+        [file] = rng.choices(files, lines)
+        if file not in modules:
+            modules[file] = Module.drawn(file, random.Random(f"{seed} {file}"))
+        module = modules[file]
+        drawn = module.mutant(rng) if module.left else None
+        if drawn is None:
             continue
-        change = change_of(text, other)
-        if (f"{name}.py", *change) not in nothing:
-            operator = what.removeprefix("core/")
-            title = f"{name}.py:{at[0]}:{at[1]} {operator}: {change[0]} => {change[1]}"
-            tests = (f"tests/{test}" for test in MUTATED[name])
-            found.append(Canary(title, "", f"{name}.py", text, other, (TIMEOUT, *tests)))
+        line, operator, other = drawn
+        change = change_of(module.text, other)
+        if (file, *change) not in nothing:
+            title = f"{file}:{line} {operator}: {change[0]} => {change[1]}"
+            tests = chooser.tests(file, line)
+            found.append(Canary(title, "", file, module.text, other, (TIMEOUT, *tests)))
+    return found
+
+
+def widened(survivors: Sequence[Canary]) -> list[Canary]:
+    """The survivors that further tests of a recording can meet, with these tests."""
+    functions, _ = all_recorded()
+    chooser = Chooser.of(
+        {file: {n: sorted(t) for n, t in of.items()} for file, of in functions.items()}
+    )
+    found = []
+    for one in survivors:
+        line = int(one.name.partition(" ")[0].rpartition(":")[2])
+        more = [
+            test for test in chooser.every(one.file, line) if exists(test) and test not in one.tests
+        ]
+        if more:
+            found.append(replace(one, tests=(TIMEOUT, *more)))
     return found
 
 
@@ -144,8 +194,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
     seed = choose_seed() if arguments.seed is None else arguments.seed
-    chosen = mutants(arguments.count, seed)
-    chosen = [mutant for mutant in chosen if mutant.file.startswith(arguments.only)]
+    chosen = mutants(arguments.count, seed, arguments.only)
     print(f"seed={seed}", flush=True)
     if arguments.list:
         print(*(mutant.name for mutant in chosen), sep="\n")
@@ -157,9 +206,12 @@ def main() -> int:
     os.environ.setdefault("REPUT_TEST_SEED", str(seed))
     PLACE.mkdir(parents=True, exist_ok=True)
     with FileLock(PLACE / "lock", timeout=0):
-        survivors = run(chosen, Path(PLACE / "mutants.json"), resume=arguments.resume)
-    score = 100 * (len(chosen) - survivors) / max(len(chosen), 1)
-    print(f"seed={seed} mutants={len(chosen)} survived={survivors} score={score:.0f} %")
+        survivors = run(chosen, PLACE / "mutants.json", resume=arguments.resume)
+        again = widened(survivors)
+        caught_now = len(again) - len(run(again, PLACE / "widened.json", resume=False))
+    survived = len(survivors) - caught_now
+    score = 100 * (len(chosen) - survived) / max(len(chosen), 1)
+    print(f"seed={seed} mutants={len(chosen)} survived={survived} score={score:.0f} %")
     return 1 if score < arguments.score else 0
 
 
