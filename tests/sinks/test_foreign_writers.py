@@ -18,7 +18,6 @@ from deltalake.schema import PrimitiveType
 from reput.sinks.delta.table import DeltaTarget
 from tests.sinks.test_delta import STORE_ID, Source, plain_source
 from tests.sinks.test_deltarestores import FOREIGN, append_foreign_row
-from tests.support.seeds import choose_seed
 from tests.support.settings import ANY_SETTINGS
 from tests.support.tables import plain_columns, plain_rows
 from tests.support.wire import PlainLog
@@ -131,15 +130,15 @@ def finish(source: Source, table: Path, ends: list[int]) -> None:
     assert follower.position() == ends[-1]
 
 
-def test_rows_are_those_of_the_log_whatever_others_do(tmp_path: Path) -> None:
+def test_rows_are_those_of_the_log_whatever_others_do(tmp_path: Path, seed: int) -> None:
     """One history."""
-    check_history(tmp_path, choose_seed())
+    check_history(tmp_path, seed)
 
 
 @pytest.mark.slow
-def test_rows_are_those_of_the_log_in_two_hundred_histories(tmp_path: Path) -> None:
+def test_rows_are_those_of_the_log_in_two_hundred_histories(tmp_path: Path, seed: int) -> None:
     """In some of them writes fail, and are tried again."""
-    rng = random.Random(choose_seed())
+    rng = random.Random(seed)
     failures = sum(
         check_history(tmp_path / str(number), rng.randrange(1 << 32)) for number in range(200)
     )
