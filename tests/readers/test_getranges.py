@@ -130,6 +130,22 @@ def test_a_filter_by_tags_looks_at_the_lower_half_of_a_tags_code(tmp_path: Path,
     assert [message.queue_offset for message in plain.found] == taken
 
 
+@pytest.mark.parametrize(("missing", "expected"), [(0, 3), (1, 2)])
+def test_a_record_that_just_fills_an_answer_is_in_it(
+    tmp_path: Path, missing: int, expected: int
+) -> None:
+    """With a byte less it is not."""
+    small = SmallStore(tmp_path / "store")
+    for _ in range(5):
+        small.append(body=b"x" * 200)
+    start, end = small.log.spans[0][0], small.log.spans[2][1]
+    with MessageStore(small.write()) as store:
+        queue = store.queue("Topic", 0)
+        found = queue.get_ranges(0, max_bytes=end - start - missing)
+        plain = queue.get_message(0, max_bytes=end - start - missing)
+    assert (found.next_begin_offset, len(plain.found)) == (expected, expected)
+
+
 def test_what_is_appended_meanwhile_is_sent(tmp_path: Path, seed: int) -> None:
     """Queues whose records share the log's files and pages, pulled while the log grows."""
     rng, root = random.Random(seed), tmp_path / "store"
