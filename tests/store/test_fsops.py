@@ -172,6 +172,21 @@ def test_what_has_returned_survives_a_power_cut(tmp_path: Path, operation: str) 
     assert Disk.after(recorder).durable() == after
 
 
+def test_directories_of_a_failed_try_survive_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second try finds the first one's directory, and does not know that its name is new."""
+    path = tmp_path / "a" / "b"
+    with Recorder(tmp_path) as recorder:
+        fail_at(monkeypatch, "mkdir:2=ENOSPC")
+        with pytest.raises(NoSpaceError):
+            fsops.create_directories(path, tmp_path)
+        fail_at(monkeypatch, "")
+        for parent in fsops.create_directories(path, tmp_path):
+            fsops.sync_directory(parent)
+    assert Disk.after(recorder).durable() == read_tree(tmp_path) == {"a": None, "a/b": None}
+
+
 @pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EFBIG"])
 def test_operations_that_find_no_space_may_be_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
