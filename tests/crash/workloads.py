@@ -69,6 +69,7 @@ class Remote:
     name = description = "remote"
     local_path = None
     interval_seconds = 0.0
+    position_is_apart = False
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, bytes]] = []
