@@ -221,7 +221,13 @@ class MembersRule:
             group: {client: beat.number for client, beat in members.items()}
             for group, members in state.members.items()
         }
-        current = {number for members in known.values() for number in members.values()}
+        # who may have expired is not told
+        current = {
+            number
+            for group, members in known.items()
+            for client, number in members.items()
+            if not state.may_have_expired(group, client, now)
+        }
         self._untold = {n: since for n, since in self._untold.items() if n in current}
         for number, since in self._untold.items():
             if now > since + self.NOTICE_SECONDS:
