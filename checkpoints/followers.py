@@ -79,7 +79,6 @@ def note_truncation(state_directory: Path, end: int) -> None:
 
 def follower_file(state_directory: Path, name: str) -> Path:
     """Return the file of one follower, whether it exists or not."""
-    """The file of one follower."""
     return state_directory / FOLLOWERS_DIRECTORY / f"{name}.json"
 
 
