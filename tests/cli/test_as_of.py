@@ -66,6 +66,7 @@ def test_two_moments_differ_by_what_was_stored_between(golden: Golden, call: Cal
         (("--since", "offset:9000", "--as-of", "offset:1"), 2, "moments are in the wrong order"),
         (("--as-of", "offset:1"), 2, "give STORE_B to compare with, or --since"),
         ((".", "--since", "offset:1"), 2, "leave STORE_B and --only out"),
+        (("--since", "offset:1", "--only", "index"), 2, "leave STORE_B and --only out"),
         ((".", "--as-of", "offset:1"), 2, "need --since"),
         (("--since", "batch:1"), 2, "has no watermark"),
     ],

@@ -92,7 +92,9 @@ def test_what_a_start_refuses(site: Site, call: Call, golden: Callable[[str], Pa
     """With its line and exit code, and without waiting for what may come."""
     dry = ("run", site.output.store, "--output", site.output.root, "--dry-run")
     site.output.start()
-    assert_one_line(call(*dry, "--replay-from", "9" * 5000), 2, "it must be earliest or")
+    for place in ("9" * 5000, "12k", "1_0", "-1", ""):
+        done = call(*dry, "--replay-from", place)
+        assert_one_line(done, 2, f"{place!r}; it must be earliest or")
     with holder(lambda: Ownership(site.output.root).__enter__()) as pid:
         assert_one_line(call(*dry), 1, "another dispatcher (process ", str(pid))
     shutil.rmtree(site.output.state)

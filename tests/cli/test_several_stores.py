@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from reput.store.runs.dispatch import DispatchCounts
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.progress import Progress, TotalProgress
+from reput.upkeep import rebuildstores
 from tests.cli.test_errors import assert_one_line
+from tests.hostile.stores import log_with
 from tests.support.cli import Call, json_object
 from tests.support.golden import difference, unpack_golden
+from tests.support.small_store import SmallStore
+from tests.support.sparkless import dispatch
 
 NAMES = ("lmq", "mixed", "plain")
 QUEUES = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
@@ -114,6 +122,32 @@ def test_all_are_rebuilt_and_the_one_that_fails_is_left(
     assert difference(outputs / "plain" / "consumequeue", stores / "plain" / "consumequeue") == []
     removed = json_object(call("rebuild", *several[:4], "--drop-old", "--json"))["removed"]
     assert {Path(path).parent.name for path in removed} == {*NAMES}
+
+
+def test_what_is_shown_of_several_rebuilds_ends_with_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it is until the display is due, it gets the counts of the last one."""
+    stores = [SmallStore(tmp_path / str(number), log_with()).output for number in range(3)]
+
+    def build(
+        config: DispatcherConfig, _stop: object, show: Callable[[Progress], None], _jvm: object
+    ) -> Progress:
+        show(progress := Progress())
+        dispatch(config)
+        progress.advance(1, DispatchCounts(messages=1))
+        return progress
+
+    shown: list[int] = []
+
+    def show(total: TotalProgress) -> None:
+        shown.append(total.summary()["messages"])
+
+    monkeypatch.setattr(rebuildstores, "POLL_SECONDS", 60.0)
+    configs = [DispatcherConfig(one.store, one.root) for one in stores]
+    done = rebuildstores.rebuild_stores(configs, 2, threading.Event(), show, build=build)
+    assert [one.error for one in done] == [None] * 3
+    assert shown == [3]
 
 
 def test_wrong_calls_end_with_one_line(

@@ -47,7 +47,7 @@ def commands(store: SmallStore, offset: int) -> list[list[object]]:
         ["verify", root, *output],
         ["tail", root, ODD_TOPIC, *output],
         ["get", root, ODD_TOPIC, 0, 0, *output],
-        ["query", root, ODD_TOPIC, VALUE.split(" ", maxsplit=1)[0], *output],
+        ["query", root, ODD_TOPIC, "--key", VALUE.split(" ", maxsplit=1)[0], *output],
         ["inspect", "record", root, offset],
         ["inspect", "queue", root, ODD_TOPIC, 0, *output],
         ["inspect", "checkpoint", store.output.root],
@@ -67,6 +67,7 @@ def test_case_24_nothing_printed_acts_on_a_terminal(store: SmallStore, call: Cal
         for as_json in ([], ["--json"]):
             done = call(*command, *as_json)
             assert harmless(done.stdout + done.stderr), command
+            assert done.returncode < 2 or BAD_TOPIC in command, (command, done.stderr)
             seen += done.stdout
             lines = done.stdout.splitlines() if as_json else []
             assert all(isinstance(json.loads(line), dict | list) for line in lines), command

@@ -288,8 +288,16 @@ def test_a_state_stays_while_the_log_grows(root: Path) -> None:
     following = Following(root).start()
     make_state, before = following.waiting.frozen(), following.state
     assert make_state is not None
+    (waiting, *_) = following.waiting.due(DAY_MS * 365 * 100)
+    delivery = Record(
+        topic=b"%RETRY%g", body=b"body", prepared_transaction_offset=waiting.field,
+    )  # fmt: skip
+    with LogAppender(root, file_size=FILE_SIZE) as appender:
+        following.note(appender.append(delivery))
     for record in append(root, 30):
         following.note(record)
+    # the queues of the levels forget what was delivered
+    following.waiting.next_offsets()
     assert following.state != before
     frozen = make_state()
     assert {**frozen, "dead": sorted(frozen["dead"])} == before

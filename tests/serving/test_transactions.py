@@ -243,9 +243,11 @@ def test_new_transactions_are_refused(base: Path, output: Path) -> None:
             assert (sent.code, sent.header["remark"]) == (
                 NO_PERMISSION, "the topic[Tx] sending message is forbidden",
             )  # fmt: skip
-            sent = client.ask(SEND, {**fields, "b": "%RETRY%g", "j": 1}, b"body")
-            assert sent.code == NO_PERMISSION
-            assert "transaction" in sent.header["remark"]
+            retry = {**fields, "b": "%RETRY%g"}
+            for more in ({"j": 1}, {"i": text + "DELAY\0012\2"}):
+                sent = client.ask(SEND, {**retry, **more}, b"body")
+                assert sent.code == NO_PERMISSION
+                assert "transaction" in sent.header["remark"]
         with Client(at_base) as client:
             assert client.ask(SEND, {**fields, "b": "Tx"}, b"body").code != 0
     assert ends(output) == []

@@ -167,6 +167,11 @@ def test_a_cut_log_is_cut_in_the_index(ram_path: Path, seed: int) -> None:
             # as in a file that never had more
             assert not any(path.read_bytes()[layout.entry_position(content.index_count) :]), place
         writer.write(batch_of(messages[kept:]))
+        # what came since is cut as well
+        writer.truncate(messages[kept].offset)
+        entries = [entry for content in output.contents() for entry in content.entries]
+        assert entries == model, place
+        writer.write(batch_of(messages[kept:]))
         writer.close()
         assert output.contents() == output.model(), place
 

@@ -47,6 +47,16 @@ def test_what_only_sparks_scripts_understand_is_left_to_them(
             assert jvm.start({}) is None
 
 
+def test_workers_run_the_python_that_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a choice they run this one."""
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/theirs/python")
+    jvm.start({"spark.master": "x"})
+    assert os.environ["PYSPARK_PYTHON"] == "/opt/theirs/python"
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    jvm.start({"spark.master": "x"})
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
 def test_a_jvm_that_ends_at_once_is_an_error() -> None:
     """Its gateway is not waited for."""
     with jvm.started({"spark.driver.memory": "much"}) as started:

@@ -131,6 +131,11 @@ def test_one_changed_entry_is_the_one_that_is_named(
             found = differences(left, right, name)
             assert [(one.kind, one.place, one.entry) for one in found] == [(kind, place, entry)]
             assert found[0].left != found[0].right
+            if entry.startswith("entry "):
+                copied = found[0].right if right == copy else found[0].left
+                assert copied is not None
+                written = struct.unpack_from(">iqii", path.read_bytes(), start)
+                assert tuple(copied.values()) == written
         path.write_bytes(before)
 
 

@@ -164,6 +164,17 @@ def test_a_scan_gives_what_the_plain_decoder_gives(arena: Arena, seed: int, harm
     assert len(met) >= (2 if harm is none else 5), met
 
 
+def test_an_empty_body_has_no_crc(arena: Arena) -> None:
+    """RocketMQ dispatches such a record whatever CRC it states."""
+    plain = wire.PlainLog(FILE_SIZE)
+    offset = plain.append(topic=b"T", body=b"")
+    plain.image[offset + 8 : offset + 12] = b"crc!"
+    log = arena.log_of(plain.image, 0)
+    messages, bad, *_ = by_kernels(log, 0, plain.end, verify_crc=True)
+    assert [wire.UNIT.unpack(unit)[0] for *_, unit in messages] == [offset]
+    assert bad == []
+
+
 @pytest.mark.parametrize("harm", [none, damage, randomize])
 def test_a_walk_is_the_same_with_and_without_kernels(seed: int, harm: Damage) -> None:
     """From a record's start or any byte, up to each kind of bound."""
