@@ -7,13 +7,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+import typer
 
 from reput.cli import render
+from reput.cli.printer import Result, printed
 from reput.store.log.record import Record
 from reput.store.runs.dispatch import DispatchCounts
 from reput.store.state.ledger import Ledger, LedgerEntry
@@ -111,6 +113,22 @@ def test_what_is_scanned_is_part_of_the_lag(capsys: pytest.CaptureFixture[str]) 
     display._due = 0.0
     display(progress)
     assert "lag 3.0 MiB (3.0 MiB of it scanned)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("codes", [(1, 0), (0, 2), (3, 2)])
+def test_the_exit_code_is_that_of_the_last_answer(codes: tuple[int, int]) -> None:
+    """A command that answers again and again ends as what it said last."""
+
+    def answering() -> Iterator[Result]:
+        for code in codes:
+            yield Result({}, [], code)
+
+    if codes[-1] == 0:
+        printed(answering)(as_json=True)
+        return
+    with pytest.raises(typer.Exit) as ended:
+        printed(answering)(as_json=True)
+    assert ended.value.exit_code == codes[-1]
 
 
 def test_produce_says_at_what_rate(tmp_path: Path, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""Times as options take them."""
+"""Times and durations as options take them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import time
 import pytest
 
 from reput.cli import texts
-from reput.cli.options import time_option_ms
+from reput.cli.options import delta_followers, time_option_ms
+from reput.sinks.delta.table import DeltaTarget
 from reput.store.errors import UsageError
+from reput.store.rows.rowform import DEFAULT_FORM
 
 NOON_UTC = 1_769_860_800_000
 """2026-01-31T12:00:00Z."""
@@ -78,3 +80,13 @@ def test_what_is_no_time(text: str) -> None:
     """One line that names the option and what it takes."""
     with pytest.raises(UsageError, match=r"--begin is .*; it must be one of 2026-01-31T12:30Z, "):
         time_option_ms("--begin", text)
+
+
+@pytest.mark.parametrize("name", [None, "one-of-several"])
+@pytest.mark.parametrize(("text", "seconds"), [("250ms", 0.25), ("10s", 10.0), ("2m", 120.0)])
+def test_a_table_is_committed_to_at_the_interval_that_was_given(
+    name: str | None, text: str, seconds: float
+) -> None:
+    (target,) = delta_followers("table", delta_interval=text)(name, DEFAULT_FORM)
+    assert isinstance(target, DeltaTarget)
+    assert target.interval_seconds == seconds

@@ -113,6 +113,24 @@ def test_one_sync_is_for_all_that_wait(tmp_path: Path) -> None:
         assert gate.syncs == 2
 
 
+def test_the_callback_has_ended_before_the_answer_comes(tmp_path: Path) -> None:
+    """What a caller does after its answer finds that its record was noted."""
+    may_look, futures, were_done = threading.Event(), list[Future[list[Record]]](), list[bool]()
+
+    def on_commit(_end: int, _records: Sequence[Record]) -> None:
+        assert may_look.wait(WAIT_SECONDS)
+        were_done.extend(future.done() for future in futures)
+
+    with (
+        LogAppender(tmp_path, file_size=FILE_SIZE) as appender,
+        GroupCommit(appender, on_commit) as commits,
+    ):
+        futures.append(commits.submit(record()))
+        may_look.set()
+        futures[0].result(WAIT_SECONDS)
+    assert were_done == [False]
+
+
 def test_too_much_that_waits_is_refused(tmp_path: Path) -> None:
     """By number and by bytes, with an error of its own; what waits is written, and later calls are
     accepted again."""

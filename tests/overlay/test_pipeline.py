@@ -226,8 +226,9 @@ def test_a_start_that_is_refused_says_so(tmp_path: Path) -> None:
 
 
 def test_a_failed_sync_ends_it_and_the_next_start_goes_on(tmp_path: Path) -> None:
-    """Appends go on meanwhile: they are durable, and are dispatched then."""
-    root = made(tmp_path / "overlay")
+    """Appends go on meanwhile: they are durable, and are dispatched then. Whoever waits for a
+    position, however long, is told."""
+    root, were_reached = made(tmp_path / "overlay"), list[bool]()
     with overlay(root) as opened:
         opened.add([Record(topic=b"T")])
 
@@ -238,7 +239,12 @@ def test_a_failed_sync_ends_it_and_the_next_start_goes_on(tmp_path: Path) -> Non
         with before_operations(fail):
             stored = opened.commits.submit([Record(topic=b"T")]).result(WAIT_SECONDS)
             end = stored[0].physical_offset + stored[0].total_size
-            assert not opened.pipeline.wait_for(end, WAIT_SECONDS)
+            waiting = threading.Thread(
+                target=lambda: were_reached.append(opened.pipeline.wait_for(end)), daemon=True
+            )
+            waiting.start()
+            waiting.join(WAIT_SECONDS)
+        assert were_reached == [False]
         assert isinstance(opened.pipeline.failure, SyncError)
         assert opened.commits.submit(Record(topic=b"T")).result(WAIT_SECONDS)
     with overlay(root) as opened:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from reput.sources.consumequeue import ConsumeQueueStreamReader
 from reput.sources.queueoptions import EVIDENCE
@@ -336,3 +337,19 @@ def test_any_cut_of_any_log_loses_nothing(tmp_path: Path, seed: int) -> None:
             read.update(bodies(some_batches(rng, partial(reader, store, **LAX), checkpoint)))
         read.update(bodies(run(store, checkpoint, **LAX)))
         assert set(store.bodies) <= read, case
+
+
+def test_a_limited_stream_is_told_of_the_rest_before_more_comes(tmp_path: Path) -> None:
+    """Nothing changes between the calls: only at the last message is there nothing to look for."""
+    store, output = RewrittenStore(tmp_path / "store"), tmp_path / "output"
+    store.fill(5)
+    dispatch(DispatcherConfig(store.root, output))
+    query = reader(store, output=output, maxOffsetsPerTrigger=2)
+    ends = [query.initialOffset()]
+    for _ in range(4):
+        ends.append(query.latestOffset(ends[-1], query.getDefaultReadLimit()))
+    query.stop()
+    unlimited = reader(store, output=output)
+    assert ends[3] == ends[4] == unlimited.latestOffset(ends[0], ReadAllAvailable())
+    unlimited.stop()
+    assert len({json.dumps(end) for end in ends}) == 4

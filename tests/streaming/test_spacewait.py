@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,6 +79,32 @@ def test_the_little_that_a_batch_has_found_too_little_is_not_tried_with_it_again
         assert SpaceWait([tmp_path], threading.Event()).retry(work) == "done"
     assert (tries, left[-1]) == ([0, 5], 9 << 20)
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+
+
+def test_each_wait_is_told_by_its_own_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What came between two waits is in neither."""
+    clock, answers = [1000.0], [False, True, False, True]
+
+    def pass_by(seconds: float) -> None:
+        clock[0] += seconds
+
+    def work() -> str:
+        pass_by(5000.0)
+        if answers:
+            raise NoSpaceError("full")
+        return "done"
+
+    monkeypatch.setattr(space, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(space, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(space, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(fsops, "has_space", lambda _: answers.pop(0))
+    with caplog.at_level("INFO", "reput"):
+        wait = SpaceWait([tmp_path], threading.Event(), lambda: pass_by(40.0))
+        assert wait.retry(work) == "done"
+    ends = [record.message for record in caplog.records if record.levelname == "INFO"]
+    assert ends == ["space is back after 40 s"] * 2
 
 
 def test_room_that_does_not_show_is_tried_after_the_longest_pause(

@@ -174,6 +174,26 @@ def test_fields_are_rocketmqs(pair: Callable[[str], tuple[Path, Path]]) -> None:
     assert [one.right for one in shown] == [None]
 
 
+def test_the_unit_of_the_logs_first_message_is_shown(
+    pair: Callable[[str], tuple[Path, Path]],
+) -> None:
+    """Its physical offset is 0, as that of a unit that was never written."""
+    store, copy = pair("plain")
+    path, start, _, place, entry = next(
+        (path, start, *more)
+        for path, start, *more in fixed_units(copy, "consumequeue", 20)
+        if path.read_bytes()[start : start + 8] == bytes(8)
+    )
+    data = bytearray(path.read_bytes())
+    _, size, code = struct.unpack_from(">qiq", data, start)
+    struct.pack_into(">q", data, start + 12, code + 1)
+    path.write_bytes(data)
+    sides = [{"offset": 0, "size": size, "tags_code": code + more} for more in (0, 1)]
+    assert differences(store, copy, "plain") == [
+        StoreDifference("consumequeue", place, entry, *sides)
+    ]
+
+
 def test_checkpoint_fields(pair: Callable[[str], tuple[Path, Path]]) -> None:
     """Only those that differ; a missing checkpoint is a difference."""
     store, copy = pair("plain")

@@ -219,6 +219,14 @@ def test_the_table_is_what_is_emitted(scene: Scene) -> None:
     assert 'reput_follower_failing{follower="gone"}' not in found
 
 
+def test_a_follower_that_has_taken_nothing_lags_by_the_whole_log(scene: Scene) -> None:
+    scene.dispatch(1)
+    state = FollowerState(scene.target.name, "table", 0, 0)
+    write_follower_state(scene.config.state_directory, state)
+    found = scene.scrape()
+    assert found['reput_follower_lag_bytes{follower="delta"}'] == found["reput_log_end_bytes"] > 0
+
+
 def test_labels_are_few() -> None:
     """Nothing that grows with the log, but for series of single queues, which are asked for."""
     of_queues = {series for series in SERIES if series.name.startswith("queue_")}

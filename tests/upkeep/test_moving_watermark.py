@@ -9,7 +9,10 @@ import pytest
 
 from reput.checkpoints.rewind import Target
 from reput.store.config import StoreSettings, read_store_settings
+from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail
+from reput.store.log.record import Record
+from reput.store.state.output import watermark_of_output
 from reput.upkeep.checkpoints import check, read_positions, rewind, spark_directory_of
 from reput.upkeep.doctor import Doctor
 from reput.upkeep.expiry import expire
@@ -80,3 +83,23 @@ def test_messages_that_come_after_a_look_at_the_log_change_nothing(
     monkeypatch.setattr(LogTail, "settled", overtaken)
     assert READS[name](settings, live.output) == at_rest
     assert looks
+
+
+def test_a_log_that_grows_by_a_file_after_a_look_at_it_is_the_same_log(
+    live: LiveStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last message before a watermark is looked for in the log as it was after that."""
+    log, refresh, looks = read_store_settings(live.root).open_log(), CommitLog.refresh, [0]
+    before = watermark_of_output(live.output, live.root, log)
+
+    def overtaken(of: CommitLog) -> None:
+        refresh(of)
+        looks[0] += 1
+        if looks[0] == 1:
+            live.append([Record(topic=b"T", body=bytes(1 << 15))] * 3)
+            live.dispatch()
+
+    monkeypatch.setattr(CommitLog, "refresh", overtaken)
+    assert before is not None
+    assert watermark_of_output(live.output, live.root, log) == before
+    assert watermark_of_output(live.output, live.root, log) != before

@@ -192,6 +192,8 @@ def test_encoding_is_the_wire_format_and_decodes_to_the_same_record(original: Re
         reconsume_times=original.reconsume_times,
         prepared_transaction_offset=original.prepared_transaction_offset,
     )
+    head = data[: record.STORE_TIMESTAMP_END_MAX]
+    assert record.store_timestamp(head) == original.store_timestamp
     found = record.decode(data, original.physical_offset, 1 << 63, verify_crc=True)
     assert isinstance(found, Record)
     version_six = 0x10 * (len(packed[0]) == 20) | 0x20 * (len(packed[1]) == 20)
