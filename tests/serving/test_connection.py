@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import ssl
 import struct
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 from reput.serving import connection, refusals
+from reput.serving.frame import Frame
 from tests.support.certificates import make_certificate
 from tests.support.remoting import Client, served
 
@@ -217,3 +219,47 @@ def test_idle_connections_end(store: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert silent.ask(206).code == 0
         assert silent.is_closed()
         assert unborn.is_closed()
+
+
+class OwnTimeLoop(asyncio.SelectorEventLoop):
+    """A loop whose clock is set by the test alone."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
+async def talk(loop: OwnTimeLoop) -> None:
+    """One client takes a long answer in two parts, 100 s apart; another one says nothing."""
+    listener = connection.Listener({}, lambda _: None)
+    pairs = [socket.socketpair() for _ in range(2)]
+    reading, silent = [
+        (await loop.connect_accepted_socket(listener.connection, ours))[1] for ours, _ in pairs
+    ]
+    client = pairs[0][1]
+    client.setblocking(False)
+    reading.send(Frame(0, 1, 1, None, {}, bytes(8 << 20)))
+    assert not reading.is_writable
+    loop.now += 100.0
+    while not reading.is_writable:
+        assert await loop.sock_recv(client, 1 << 20)
+    loop.now += 100.0
+    listener.start()
+    while silent.is_open:
+        await asyncio.sleep(0)
+        loop.now += 0.25
+    assert reading.is_open
+    loop.now += connection.IDLE_SECONDS
+    while reading.is_open:
+        await asyncio.sleep(0)
+        loop.now += 1.0
+    await listener.stop()
+    for pair in pairs:
+        pair[1].close()
+
+
+def test_a_client_that_takes_a_long_answer_is_not_idle() -> None:
+    """It need not ask for anything meanwhile; it is closed two minutes after it took the last."""
+    with closing(OwnTimeLoop()) as loop:
+        loop.run_until_complete(talk(loop))
