@@ -29,8 +29,10 @@ def traces(directory: Path, seed: int) -> str:
 def test_one_seed_gives_one_trace(ram_path: Path, seed: int) -> None:
     """Twice, in processes that order sets of texts in two ways."""
     found = []
+    # a session of Spark in this process may have set PYTHONSAFEPATH
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "src")))
     for hash_seed in "01":
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
         command = [sys.executable, "-c", PROGRAM, str(ram_path / hash_seed), str(seed)]
         done = subprocess.run(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True
