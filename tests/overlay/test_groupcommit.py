@@ -114,7 +114,7 @@ def test_one_sync_is_for_all_that_wait(tmp_path: Path) -> None:
 
 
 def test_the_callback_has_ended_before_the_answer_comes(tmp_path: Path) -> None:
-    """What a caller does after its answer finds that its record was noted."""
+    """A caller that has its answer finds that its record was noted."""
     may_look, futures, were_done = threading.Event(), list[Future[list[Record]]](), list[bool]()
 
     def on_commit(_end: int, _records: Sequence[Record]) -> None:

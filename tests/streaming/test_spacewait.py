@@ -84,7 +84,7 @@ def test_the_little_that_a_batch_has_found_too_little_is_not_tried_with_it_again
 def test_each_wait_is_told_by_its_own_length(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What came between two waits is in neither."""
+    """Neither of two waits includes the time between them."""
     clock, answers = [1000.0], [False, True, False, True]
 
     def pass_by(seconds: float) -> None:
