@@ -57,6 +57,8 @@ class Kind:
     """The number that was promised."""
     sample: int = 0
     """The number that ``make test`` takes."""
+    sample_seed: int | None = None
+    """The seed of that sample, while others are known to fail; else the seed of the run."""
     on_request: bool = False
     """Whether it is run only where it is asked for by name."""
 

@@ -23,6 +23,7 @@ def nothing_stays_patched() -> Iterator[None]:
 )
 def test_every_case_holds(ram_path: Path, seed: int, kind: Kind) -> None:
     """The samples of other kinds are tests of their own."""
+    seed = seed if kind.sample_seed is None else kind.sample_seed
     for number in range(kind.sample):
         print(f"case={number}")
         kind.run(Case(ram_path / "case", seed, number))
