@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 
 from tests.canaries import ROOT, read_canaries, read_equivalents
-from tests.canaries.choices import Chooser, exists, functions_of, read_choices
+from tests.canaries.choices import Chooser, exists, read_choices
 
 CANARIES = read_canaries()
 
@@ -51,9 +51,7 @@ def test_a_random_fault_in_most_places_meets_tests_that_exist() -> None:
     gone = [test for test in tests if not exists(test)]
     assert len(gone) <= len(tests) / 20, gone
     places = [
-        (file, node.body[0].lineno)
-        for file, tree in chooser.trees.items()
-        for _, node in functions_of(tree)
+        (file, body.start) for file, functions in chooser.functions.items() for _, body in functions
     ]
     unmet = [place for place in places if not chooser.tests(*place)]
     assert len(unmet) <= len(places) / 20, unmet

@@ -75,23 +75,34 @@ class Chooser:
     """Finds the tests of a place in the product."""
 
     choices: Choices
-    trees: Mapping[str, ast.AST]
+    functions: Mapping[str, Sequence[tuple[str, range]]]
+    """File -> its functions with the lines of their bodies, inner ones after outer."""
     naming: Mapping[str, set[tuple[str, str]]] = field(repr=False)
     """A name -> the functions, with their files, that name it."""
+    importing: Mapping[str, list[str]] = field(repr=False)
+    """The last part of a module's name -> the files that import from it."""
 
     @classmethod
     def of(cls, choices: Choices) -> Self:
-        """For the tree as it is."""
-        trees = {file: ast.parse((ROOT / file).read_text("utf-8")) for file in product_files()}
+        """For the tree as it is, which is read once: a test asks for every function's tests."""
+        functions: dict[str, list[tuple[str, range]]] = {}
         naming: dict[str, set[tuple[str, str]]] = {}
-        for file, tree in trees.items():
+        importing: dict[str, list[str]] = {}
+        for file in product_files():
+            tree = ast.parse((ROOT / file).read_text("utf-8"))
+            functions[file] = []
             for function, node in functions_of(tree):
+                body = range(node.body[0].lineno, (node.end_lineno or 0) + 1)
+                functions[file].append((function, body))
                 for one in ast.walk(node):
                     named = one.id if isinstance(one, ast.Name) else None
                     named = one.attr if isinstance(one, ast.Attribute) else named
                     if named:
                         naming.setdefault(named, set()).add((file, function))
-        return cls(choices, trees, naming)
+            for one in ast.walk(tree):
+                if isinstance(one, ast.ImportFrom) and one.module:
+                    importing.setdefault(one.module.rpartition(".")[2], []).append(file)
+        return cls(choices, functions, naming, importing)
 
     def tests(self, file: str, line: int) -> list[str]:
         """The cheap tests that a fault in this line meets; none where nothing is known. Tests that
@@ -100,11 +111,7 @@ class Chooser:
 
     def every(self, file: str, line: int) -> list[str]:
         """All tests of the choice, the closest first."""
-        inside = [
-            name
-            for name, node in functions_of(self.trees[file])
-            if node.body[0].lineno <= line <= (node.end_lineno or 0)
-        ]
+        inside = [name for name, body in self.functions[file] if line in body]
         if not inside:
             return self._of_module(file)
         return self._of_function(file, inside[-1]) or self._of_module(file)
@@ -128,14 +135,8 @@ class Chooser:
         lists = [list(tests) for tests in self.choices.get(file, {}).values()]
         longest = max(map(len, lists), default=0)
         in_turn = [tests[turn] for turn in range(longest) for tests in lists if turn < len(tests)]
-        stem = Path(file).stem
-        for one, tests in self.choices.items():
-            if not in_turn and one in self.trees and self._imports(one, stem):
-                in_turn += [test for found in tests.values() for test in found[:1]]
+        if not in_turn:
+            users = dict.fromkeys(self.importing.get(Path(file).stem, ()))
+            of_users = (self.choices.get(user, {}).values() for user in users)
+            in_turn = [test for lists in of_users for tests in lists for test in tests[:1]]
         return list(dict.fromkeys(in_turn))
-
-    def _imports(self, file: str, stem: str) -> bool:
-        return any(
-            isinstance(node, ast.ImportFrom) and (node.module or "").endswith(f".{stem}")
-            for node in ast.walk(self.trees[file])
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,15 +53,6 @@ READS: dict[str, Callable[[StoreSettings, Path], object]] = {
     "expire": lambda settings, output: expire(settings, output, apply=False).files,
     "verify": verify,
 }
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> Iterator[LiveStore]:
-    """Four messages of topic T, all dispatched."""
-    with LiveStore(tmp_path) as store:
-        store.append_tags(b"A", b"B", b"C", b"D")
-        store.dispatch()
-        yield store
 
 
 @pytest.mark.parametrize("name", READS)

@@ -24,15 +24,6 @@ from tests.upkeep.test_metrics import Scene
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> Iterator[LiveStore]:
-    """Four messages of topic T, all dispatched."""
-    with LiveStore(tmp_path) as store:
-        store.append_tags(b"A", b"B", b"C", b"D")
-        store.dispatch()
-        yield store
-
-
-@pytest.fixture
 def watched(live: LiveStore) -> Iterator[OutputWatch]:
     settings = read_store_settings(live.root)
     with OutputWatch(settings, live.output, spark_directory_of(live.output, None)) as opened:
