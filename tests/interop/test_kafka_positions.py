@@ -95,6 +95,21 @@ def test_a_position_that_an_open_transaction_hides_is_waited_for(
     assert recovered(kafka, identity) == 4712
 
 
+def test_an_open_transaction_that_hides_no_position_yet_is_waited_for(
+    kafka: Kafka, identity: str
+) -> None:
+    """It would hide the first position that is written after its only record."""
+    with closing(opened(kafka, identity)) as ours:
+        ours.recover()
+        ours.commit(4711)
+        topic = ours.position_topic
+    with foreign_transaction(kafka, topic) as foreign:
+        with pytest.raises(StoreError, match=f"transaction is open in topic {topic} on Kafka"):
+            recovered(kafka, identity)
+        foreign.abort_transaction()
+    assert recovered(kafka, identity) == 4711
+
+
 def remove_records(admin: KafkaAdminClient, topic: str) -> None:
     """As a retention would."""
     configs = ConfigResource("topic", topic, {"cleanup.policy": "compact,delete"})
