@@ -102,12 +102,12 @@ class Screen:
         self._set_size(columns, lines)
 
     def wait(self, *wanted: str) -> re.Match[str]:
-        """Wait until the terminal shows each of these expressions, and return the last one's
-        match."""
+        """Wait until a whole picture of the terminal has each of these expressions, and return the
+        last one's match."""
         deadline = time.monotonic() + LONGEST_SECONDS
         while True:
             found = [re.search(one, self.text, re.M) for one in wanted]
-            if all(found):
+            if all(found) and self._is_whole():
                 assert found[-1] is not None
                 return found[-1]
             if not self._take(deadline - time.monotonic()):
@@ -139,6 +139,12 @@ class Screen:
         self.sent += data
         self._stream.feed(data)
         return bool(data)
+
+    def _is_whole(self) -> bool:
+        """Whether no part of a picture is still to come: each begins at the first line, and leaves
+        the cursor at the end of the last one."""
+        cursor = self._shown.cursor
+        return (cursor.x, cursor.y) == (self._shown.columns, self._shown.lines - 1)
 
     def _set_size(self, columns: int, lines: int) -> None:
         size = struct.pack("HHHH", lines, columns, 0, 0)

@@ -96,7 +96,7 @@ record ConsumeCommand(
             });
         }
         consumer.start();
-        protocol.line("READY");
+        protocol.ready();
         awaitStop();
         QuickStop.run(consumer::shutdown);
     }
@@ -133,7 +133,7 @@ record ConsumeCommand(
             long committed = consumer.fetchConsumeOffset(queue, true);
             positions.put(queue, committed < 0 ? consumer.minOffset(queue) : committed);
         }
-        protocol.line("READY");
+        protocol.ready();
         AtomicBoolean stopping = new AtomicBoolean();
         FutureTask<Void> poller = new FutureTask<>(() -> {
             while (!stopping.get()) {
@@ -176,7 +176,7 @@ record ConsumeCommand(
             Collection<MessageQueue> queues = consumer.fetchMessageQueues(topic);
             consumer.assign(queues);
         }
-        protocol.line("READY");
+        protocol.ready();
         AtomicBoolean stopping = new AtomicBoolean();
         Thread poller = new Thread(() -> {
             // an interruption would be lost in poll
@@ -200,7 +200,7 @@ record ConsumeCommand(
     private void tell(MessageExt message) {
         CRC32 crc = new CRC32();
         crc.update(message.getBody());
-        protocol.line(message.getQueueId() + " " + message.getQueueOffset() + " "
+        protocol.lineWhenReady(message.getQueueId() + " " + message.getQueueOffset() + " "
             + crc.getValue() + " " + message.getReconsumeTimes());
     }
 }

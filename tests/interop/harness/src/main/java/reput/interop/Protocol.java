@@ -11,6 +11,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 
 /**
  * The only reader of stdin and writer of stdout: a line per message, flushed at once, because a
@@ -21,6 +22,7 @@ import java.util.Map;
  */
 final class Protocol {
     private final PrintStream out;
+    private final CompletableFuture<Void> ready = new CompletableFuture<>();
 
     private Protocol(PrintStream out) {
         this.out = out;
@@ -53,6 +55,18 @@ final class Protocol {
     void line(String text) {
         out.print(text + "\n");
         out.flush();
+    }
+
+    /** Says that everything is set up. */
+    void ready() {
+        line("READY");
+        ready.complete(null);
+    }
+
+    /** Writes one line after {@code READY}: a client's threads may have something to tell before. */
+    void lineWhenReady(String text) {
+        ready.join();
+        line(text);
     }
 
     /** Writes one JSON object on one line, keys in the map's order. */

@@ -43,7 +43,7 @@ record TransactCommand(
             message.putUserProperty("outcome", outcome);
             producer.sendMessageInTransaction(message, null);
         }
-        protocol.line("READY");
+        protocol.ready();
         Protocol.requests().forEach(line -> {});
         QuickStop.run(producer::shutdown);
         protocol.line("STOPPED");
@@ -70,7 +70,7 @@ record TransactCommand(
         @Override
         public LocalTransactionState checkLocalTransaction(MessageExt message) {
             String outcome = message.getUserProperty("outcome");
-            protocol.line(message.getUserProperty("number") + " " + outcome
+            protocol.lineWhenReady(message.getUserProperty("number") + " " + outcome
                 + " " + message.getTopic() + " " + message.getQueueId());
             return LocalTransactionState.valueOf(outcome);
         }
