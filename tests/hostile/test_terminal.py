@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,12 @@ def commands(store: SmallStore, offset: int) -> list[list[object]]:
     ]
 
 
-def test_case_24_nothing_printed_acts_on_a_terminal(store: SmallStore, call: Call) -> None:
+def test_case_24_nothing_printed_acts_on_a_terminal(
+    store: SmallStore, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tables, lists, errors and JSON; what a message holds is there, escaped."""
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)  # lists of messages are JSON elsewhere
     seen = ""
     for command in commands(store, store.plain.spans[1][0]):
         for as_json in ([], ["--json"]):

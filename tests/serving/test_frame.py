@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from reput.serving.frame import (
+    LENGTH_SIZE,
     MAX_FRAME_BYTES,
     Codec,
     Frame,
@@ -265,6 +266,11 @@ def test_what_clients_send_besides_texts() -> None:
 
 
 def test_a_frame_that_no_client_takes_is_not_made() -> None:
-    """A client's decoder would close the connection."""
-    with pytest.raises(FrameError, match="exceeds"):
-        encode(Frame(0, body=bytes(MAX_FRAME_BYTES)))
+    """A client's decoder takes 16 MiB with the length field, and closes the connection at more."""
+    longest = MAX_FRAME_BYTES - len(encode(Frame(0)))
+    made = encode(Frame(0, body=bytes(longest)))
+    assert len(made) == 16 << 20
+    assert decode(made) is not None
+    for more in (1, LENGTH_SIZE, MAX_FRAME_BYTES):
+        with pytest.raises(FrameError, match="exceeds"):
+            encode(Frame(0, body=bytes(longest + more)))

@@ -339,6 +339,14 @@ def test_a_path_is_the_one_that_a_broker_opens(tmp_path: Path) -> None:
             read_store_settings(root)
 
 
+def test_a_directory_is_listed_once_and_others_of_its_number_too(tmp_path: Path) -> None:
+    """The roots of two file systems, here of the kernel, have one inode number."""
+    assert Path("/proc").stat().st_ino == Path("/sys").stat().st_ino
+    (tmp_path / "link").symlink_to("/sys")
+    root = make_store(tmp_path / "store", f"storePathCommitLog=/proc,/sys,{tmp_path}/link,/proc/")
+    assert read_store_settings(root).commit_log_directories == (Path("/proc"), Path("/sys"))
+
+
 @pytest.mark.parametrize(
     ("stated", "levels"),
     [

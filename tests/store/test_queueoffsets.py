@@ -108,3 +108,17 @@ def test_a_queue_goes_on_where_the_log_has_lost_its_messages(tmp_path: Path) -> 
     with LogAppender(tmp_path) as appender:
         assert appender.append(Record(topic=b"old")).queue_offset == 5
         assert appender.append(Record(topic=b"new")).queue_offset == 60
+
+
+def test_records_after_a_lost_file_stay(tmp_path: Path, seed: int) -> None:
+    """The log goes on at its end, not where its dispatched part or the lost file begins."""
+    rng = random.Random(seed)
+    append(tmp_path, rng, 10)
+    dispatch(DispatcherConfig(tmp_path, tmp_path, once=True))
+    append(tmp_path, rng, 120)
+    lost, *later = sorted((tmp_path / "commitlog").iterdir())[1:]
+    lost.unlink()
+    before = {path: path.read_bytes() for path in later}
+    assert sum(map(any, before.values())) >= 3
+    append(tmp_path, rng, 0)
+    assert {path: path.read_bytes() for path in later} == before

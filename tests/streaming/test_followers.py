@@ -89,7 +89,7 @@ def test_failing_target_does_not_hold_up_the_queues(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="the queues are complete"):
             dispatch(store, output, followers=delta(table))
     # the queues' part of the run had ended, so the next start needs no recovery
-    assert not (output / "abort").exists()
+    assert not (output / "reput" / "abort").exists()
     dispatch(store, tmp_path / "plain")
     assert difference(output / "consumequeue", tmp_path / "plain" / "consumequeue") == []
     (found,) = read_status(read_store_settings(store), output).followers

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reput.checkpoints.agreement import what_differs
-from reput.checkpoints.followers import read_follower_states
 from reput.checkpoints.keptstate import replaced_checkpoints
 from reput.checkpoints.ownership import is_owner
 from reput.store.errors import ReputError, error_text
@@ -28,7 +27,7 @@ from reput.store.state.watermark import Watermark, WatermarkReader
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.measures import Durations, Measures
 from reput.upkeep.watch.series import COUNTER, HISTOGRAM, PREFIX, SERIES, Series
-from reput.upkeep.watch.status import LIVE_COUNTED_LAG, read_lag
+from reput.upkeep.watch.status import LIVE_COUNTED_LAG, follower_statuses, read_lag
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -137,16 +136,13 @@ class RunCollector:
 
     def _of_followers(self) -> Iterator[_Sample]:
         names = {target.name for target in self._config.followers}
-        for state in read_follower_states(self._config.state_directory):
+        for state in follower_statuses(self._config.output, self._log_end):
             if state.name not in names:
                 continue  # of an earlier run
-            lag = None
-            if self._log_end is not None and state.position is not None:
-                lag = max(0, self._log_end - state.position)
             since = state.failing_since and datetime.fromisoformat(state.failing_since).timestamp()
             for name, value in (
-                ("position_bytes", state.position), ("lag_bytes", lag), ("rows_total", state.rows),
-                ("lost_bytes_total", state.lost_bytes),
+                ("position_bytes", state.position), ("lag_bytes", state.lag_bytes),
+                ("rows_total", state.rows), ("lost_bytes_total", state.lost_bytes),
                 ("internal_left_out_total", state.internal_left_out),
                 ("failing", state.error is not None),
                 ("failing_since_timestamp_seconds", since or None),

@@ -276,6 +276,17 @@ def test_damage_in_the_middle_is_waited_at_and_then_passed(live: LiveLog, count:
     assert LogTail(live.log).settled() == live.plain.end
 
 
+def test_damage_after_damage_is_waited_at_no_longer(live: LiveLog) -> None:
+    """The time between two searches at one place does not hold up another place."""
+    live.seal_after(0)
+    live.tail.HOLE_CHECK_SECONDS = NEVER
+    live.tail.DAMAGE_GRACE_SECONDS = 0
+    for _ in range(2):
+        damage_middle(live, 60)
+        live.tail.poll()
+        assert live.tail.poll() == live.plain.end
+
+
 @pytest.mark.parametrize("hole", [(0, 1), (1, 3), (0, 3)])
 def test_zeros_in_the_middle_are_passed_and_listed(live: LiveLog, hole: tuple[int, int]) -> None:
     """Whole records zeroed, the log's very first included."""

@@ -7,6 +7,7 @@ Held against: records and queues of golden stores (RocketMQ's own bytes), and ``
 from __future__ import annotations
 
 import ipaddress
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -112,6 +113,12 @@ def test_property_crc_tails_are_rocketmqs(golden: Callable[[str], Path]) -> None
         # a missing last separator is added before the tail (formats.md §2)
         unended = replace(bare, properties=bare.properties.removesuffix(b"\x02"))
         assert record.encode(unended, property_crc=True) == data
+        # and nothing but the tail is added to an empty block
+        tail = record.decode(
+            record.encode(replace(bare, properties=b""), property_crc=True), position, FAR
+        )
+        assert isinstance(tail, Record)
+        assert re.fullmatch(rb"__CRC32#\x01\d{10}\x02", tail.properties)
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)

@@ -251,6 +251,8 @@ def test_searches_find_what_a_plain_scan_finds(tmp_path: Path, seed: int) -> Non
             assert found == (None if index is None else start // 46 + index), place
             if found is not None:
                 assert files.unit_at(found).tobytes() == some[found - start // 46].unit
+            first = sum(unit.base < queue_offset for unit in some)
+            assert files.first_unit_from(queue_offset, end) == start // 46 + first, place
         for time in range(-1, some[-1].store_time + 3):
             lower = files.offset_in_queue_by_time(time, BoundaryType.LOWER, end)
             assert lower == lower_by_time(some, time), (place, time)
