@@ -163,6 +163,17 @@ def test_a_loss_counts_before_what_is_not_known(tmp_path: Path, call: Call) -> N
     assert loss < lag
 
 
+def test_a_bar_stands_before_measures_alone(tmp_path: Path, call: Call) -> None:
+    """A path or name may have one: what stands after it would be read as measures."""
+    made = four_queues(tmp_path / "a|b")
+    made.write()
+    made.zero_last("Orders", 1, 5)
+    read = call("status", made.root, "--check").stdout
+    unread = call("status", tmp_path / "a|c", "--check").stdout
+    assert "a/b" in read and measures(read.strip())
+    assert "a/c" in unread and "|" not in unread
+
+
 def test_units_beyond_the_logs_end_do_not_count(tmp_path: Path, call: Call) -> None:
     """Queues that were copied later than the log: ``status`` counts what ``get`` finds."""
     made = four_queues(tmp_path / "store")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from reput.cli.options import delta_followers, time_option_ms
 from reput.sinks.delta.table import DeltaTarget
 from reput.store.errors import UsageError
 from reput.store.rows.rowform import DEFAULT_FORM
+from tests.support.cli import Call
 
 NOON_UTC = 1_769_860_800_000
 """2026-01-31T12:00:00Z."""
@@ -55,6 +58,29 @@ def test_a_moment_that_no_clock_shows(
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_a_wrong_time_is_an_error_of_its_own_option(tmp_path: Path, call: Call) -> None:
+    """Each command that takes times is tried."""
+    (store := tmp_path / "store" / "commitlog").mkdir(parents=True)
+    for command, *wrong in (
+        (("dlq", "list", tmp_path), "--from-time", "--to-time"),
+        (("export", store.parent, tmp_path / "new"), "--from-time", "--to-time"),
+        (("query", store.parent, "T", "--key", "k"), "--begin", "--end"),
+        (("tail", store.parent, "T"), "--from-time"),
+        (("groups", "reset", store.parent, "g", "--topic", "T"), "--to-time"),
+        (("checkpoints", "rewind", store.parent), "--to-time"),
+    ):
+        for option in wrong:
+            done = call(*command, option, "noon")
+            assert (done.returncode, f"{option} is 'noon'" in done.stderr) == (2, True), done
+
+
+@pytest.mark.parametrize("ms", [0, 1, 1001, 1_769_860_800_029])
+def test_a_time_of_a_row_is_shown_to_the_millisecond(ms: int) -> None:
+    """As a float it may be a little less."""
+    moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms)
+    assert texts.shown(moment) == moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def test_seconds_are_taken_and_said_to_be_seconds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from reput.cli.topview import TopView
+from reput.cli.topview import Table, TopView, topics
 from reput.upkeep.watch.outputs import Reading, WatchedQueue
 from reput.upkeep.watch.status import Lag
 
@@ -63,9 +63,21 @@ def test_queues_of_one_topic_stay_where_they_are_while_rates_jitter() -> None:
 
 
 def test_rates_that_are_unknown_are_left_out() -> None:
-    """Each has its unit; where none is known this is said once."""
+    """Each has its unit; where none is known this is said once. A part makes no sum."""
     for found, shown in (
-        (reading([None]), "unknown"), (reading([2.0], 2048.0), "2.0 messages/s, 2.0 KiB/s")
+        (reading([None]), "unknown"), (reading([2.0, None]), "unknown"),
+        (reading([2.0], 2048.0), "2.0 messages/s, 2.0 KiB/s")
     ):  # fmt: skip
         (line,) = (line for line in lines(TopView("x"), found) if line.startswith("rates"))
         assert line.split(maxsplit=1)[1].rstrip() == shown
+
+
+def test_the_sums_of_a_topic_with_an_unknown_queue_are_unknown() -> None:
+    """A part of them would look like all of it."""
+    queues = (
+        WatchedQueue("T", 0, 0, 5, 1.0), WatchedQueue("T", 1, 0, 5, None),
+        WatchedQueue("U", 0, 0, 5, 1.0), WatchedQueue("U", 1, 0, None, 2.0),
+    )  # fmt: skip
+    found = topics(replace(reading(()), queues=queues))
+    assert isinstance(found, Table)
+    assert [*map(tuple, found.rows)] == [("T", 2, 10, None), ("U", 2, None, 3.0)]

@@ -130,6 +130,19 @@ def test_a_filter_by_tags_looks_at_the_lower_half_of_a_tags_code(tmp_path: Path,
     assert [message.queue_offset for message in plain.found] == taken
 
 
+def test_a_filter_that_names_no_tag_takes_no_message(tmp_path: Path) -> None:
+    """RocketMQ's ``FilterAPI`` leaves empty parts of an expression out."""
+    small = SmallStore(tmp_path / "store")
+    for code in (0, java_hash("tag")):
+        small.append(code)
+    with MessageStore(small.write()) as store:
+        queue, message_filter = store.queue("Topic", 0), MessageFilter.by_tags(" || ")
+        found = queue.get_ranges(0, message_filter=message_filter)
+        plain = queue.get_message(0, message_filter=message_filter)
+    assert (found.data, list(plain.found)) == (b"", [])
+    assert found.status is plain.status is GetMessageStatus.NO_MATCHED_MESSAGE
+
+
 @pytest.mark.parametrize(("missing", "expected"), [(0, 3), (1, 2)])
 def test_a_record_that_just_fills_an_answer_is_in_it(
     tmp_path: Path, missing: int, expected: int

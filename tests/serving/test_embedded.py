@@ -4,6 +4,7 @@ dispatcher."""
 from __future__ import annotations
 
 import queue
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -32,10 +33,10 @@ PLACE: dict[str, object] = {"consumerGroup": "group", "topic": "Topic_1", "queue
 class Served:
     """A dispatcher's output, and the server in the same process."""
 
-    def __init__(self, settings: StoreSettings, output: Path) -> None:
+    def __init__(self, settings: StoreSettings, output: Path, port: int = 0) -> None:
         self.settings = settings
         self.ready: queue.Queue[int] = queue.Queue()
-        config = ServerConfig("127.0.0.1", 0)
+        config = ServerConfig("127.0.0.1", port)
         identity = BrokerIdentity.of(settings)
         self.server = EmbeddedServer(config, identity, output, self.ready.put)
 
@@ -108,6 +109,17 @@ def test_a_server_that_cannot_start_does_not_stop_dispatch(
         output.start(on_watermark=served.server.watermark_moved)
     check_complete(output, caplog)
     assert "written by another process" in caplog.text
+
+
+def test_a_run_without_a_watermark_gives_its_port_back(output: DerivedOutput) -> None:
+    """It ends before anything is served; the same process may serve there afterwards."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    served = Served(read_store_settings(output.store), output.root, port)
+    with served.server, socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
 
 
 def check_complete(output: DerivedOutput, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import struct
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -77,11 +78,11 @@ def plain_batches(messages: list[Message], limit: int) -> Iterator[bytes]:
 
 
 def by_kafka(messages: list[Message]) -> bytes:
-    """The records of one batch, without the batch's header."""
+    """One batch."""
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
     for offset, message in enumerate(messages):
         builder.append(offset, message.stamp, message.key, message.value, message.headers)
-    return bytes(builder.build()[HEADER_BYTES:])
+    return bytes(builder.build())
 
 
 def columns(messages: list[Message], places: int = 1) -> KafkaRecords:
@@ -126,7 +127,7 @@ def random_messages(source: random.Random, count: int, places: int = 1) -> list[
 def test_a_batch_has_the_bytes_of_kafka_pythons(seed: int) -> None:
     """However many records are added at a time; also those of the plain encoder."""
     source = random.Random(seed)
-    messages = random_messages(source, 200)
+    messages = [*random_messages(source, 200), Message(0, None, b"older", [], 0)]
     records = columns(messages)
     batch = RecordBatch("topic", 0, messages[0].stamp)
     start = 0
@@ -134,7 +135,10 @@ def test_a_batch_has_the_bytes_of_kafka_pythons(seed: int) -> None:
         end = min(start + source.randint(1, 60), len(messages))
         assert batch.add(records, np.arange(start, end), 1 << 30) == end - start
         start = end
-    assert bytes(batch.data[HEADER_BYTES:]) == by_kafka(messages)
+    expected = by_kafka(messages)
+    assert bytes(batch.data[HEADER_BYTES:]) == expected[HEADER_BYTES:]
+    # the header has the first record's time and the newest (Kafka's DefaultRecordBatch)
+    assert (batch._first_ms, batch._last_ms) == struct.unpack_from(">qq", expected, 27)
     assert [bytes(batch.data[HEADER_BYTES:])] == list(plain_batches(messages, 1 << 30))
 
 
@@ -267,6 +271,20 @@ def test_rows_are_sent_in_slices_of_limited_bytes_and_counts(
     assert cut((400, 599, 1, 999, 5000)) == [[400, 599, 1], [999, 5000]]
     assert [len(part) for part in cut([0] * 9)] == [4, 4, 1]
     assert cut([]) == []
+
+
+def test_a_refused_record_is_named_by_its_message() -> None:
+    """A batch may have taken only a part of the rows that it was offered."""
+    messages = [Message(0, None, b"x" * size, [], 0) for size in (10, 20, 500, 30)]
+    records, batch = columns(messages), RecordBatch("topic", 0, 0)
+    limit = HEADER_BYTES + 100
+    assert batch.add(records, np.arange(4), limit) == 2
+    assert batch.add(records, np.array([3]), limit) == 1
+    future = FutureProduceResult(TopicPartition("topic", 0))
+    batch._sent = SimpleNamespace(produce_future=future)
+    batch._sent._record_futures = _LateFutures(batch._sent, 3)
+    future.success((70, None, ValueError))
+    assert [found for _, *found in batch.failures()] == [[1000, 10], [1001, 20], [1003, 30]]
 
 
 def test_a_records_future_is_made_once_and_ends_with_its_batch() -> None:

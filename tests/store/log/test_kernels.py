@@ -27,6 +27,7 @@ from reput.store.log.record import Record
 from reput.store.log.status import Status
 from reput.store.runs import scan
 from reput.store.runs.dispatch import Run, ScannedRange
+from tests.store.log.test_record import PROPERTY_CASES
 from tests.support import wire
 from tests.support.damage import damage
 from tests.support.golden import GOLDEN_NAMES
@@ -162,6 +163,17 @@ def test_a_scan_gives_what_the_plain_decoder_gives(arena: Arena, seed: int, harm
     undamaged = {Status.BAD_PROPERTY, Status.ZERO_HOLE}
     assert (met.keys() <= undamaged) is (harm is none)
     assert len(met) >= (2 if harm is none else 5), met
+
+
+def test_numbers_in_properties_are_read_as_the_plain_decoder_reads_them(arena: Arena) -> None:
+    """RocketMQ refuses some of them."""
+    plain = wire.PlainLog(FILE_SIZE)
+    for topic, block, _ in PROPERTY_CASES:
+        plain.append(topic=topic, properties=block)
+    log = arena.log_of(plain.image, 0)
+    expected = plainly(log, 0, plain.end, True)
+    assert {bad.status for bad in expected[1]} == {Status.BAD_PROPERTY}
+    assert by_kernels(log, 0, plain.end, True) == expected
 
 
 def test_an_empty_body_has_no_crc(arena: Arena) -> None:

@@ -100,6 +100,16 @@ def test_partitions_join_in_any_order(tmp_path: Path, plain: PlainLog, seed: int
         check_whole(assemble(items), plain)
 
 
+def test_a_part_without_a_record_leaves_the_last_one(tmp_path: Path, plain: PlainLog) -> None:
+    """The last partition may hold a BLANK alone."""
+    log = CommitLog([tmp_path / "commitlog"])
+    last, end = max(span for span in plain.spans if span[1] < 4096)
+    items = [item for part in parts_of(log, [0, end, 4096]) for item in part]
+    batch = assemble(items)
+    assert batch is not None
+    assert (batch.end, batch.last_record_offset) == (4096, last)
+
+
 def test_a_part_that_is_missing_or_came_twice_is_noticed(
     tmp_path: Path, plain: PlainLog, seed: int
 ) -> None:

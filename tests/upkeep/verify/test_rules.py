@@ -375,6 +375,21 @@ def test_the_ledger_is_compared_and_healed(ram_path: Path, seed: int) -> None:
         assert [entry for entry in listed if entry not in after] == [], place
 
 
+def test_the_place_of_a_wrong_line_is_its_byte(ram_path: Path) -> None:
+    """Each line of the ledger is tried."""
+    log = QueueLog(200)
+    for queue_offset in (0, 7, 3, 20, 4, 30):
+        log.append(queue_offset)
+    setup, settings = built(log, ram_path)
+    path = setup.state / "quarantine.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert len(lines) > 3
+    for number in range(len(lines)):
+        path.write_bytes(b"".join([*lines[:number], b"{" + lines[number], *lines[number + 1 :]]))
+        (found, _lacking) = verify(settings, setup.root).differences
+        assert found.position == len(b"".join(lines[:number]))
+
+
 def test_a_lost_ledger_of_a_damaged_log_says_what_to_do(ram_path: Path) -> None:
     """Damage to the log that is not listed may be new: nothing is cut for it."""
     log = QueueLog(200)
