@@ -33,8 +33,9 @@ test-tools: install # a JDK with Maven, Prometheus and user-mode Linux; each say
 	sh deploy/install-prometheus.sh
 	sh deploy/install-uml.sh
 
+# hundreds of commands start: none compiles all of reput again, also where images forbid bytecode
 test: test-tools ## run all tests that CI runs, in four processes for two cores
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
 test-durability: install ## run the few tests that notice within seconds that a sync is missing
 	$(BIN)/python -m pytest -q tests/store/test_fsops.py tests/crash/test_power_loss.py \

@@ -20,8 +20,8 @@ from tests.support.seeds import seed
 __all__ = ["call", "ram_path", "release", "seed"]
 
 STARTED_FIRST = (
-    "crash", "interop", "deploy", "test_examples.py", "cli", "streaming", "checkpoints", "sources",
-    "upkeep",
+    "torture", "crash", "interop", "deploy", "test_examples.py", "cli", "streaming", "checkpoints",
+    "sources", "upkeep",
 )  # fmt: skip
 """Folders with long files, and such a file beside them: if one of them came last, other cores would
 wait for it."""

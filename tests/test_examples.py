@@ -25,6 +25,7 @@ from tests.support.golden import log_records, unpack_golden
 from tests.support.pictures import texts_of
 from tests.support.plain_rows import is_internal, plain_row
 from tests.support.queue_units import queue_units
+from tests.support.standalone import QUICK_JVM
 
 MINUTE_MS = 60_000
 RUN_EACH = """
@@ -40,7 +41,6 @@ for store in stores:
     cells = table.stack().items()
     print(json.dumps([[int(at.timestamp() * 1000), topic, n] for (at, topic), n in cells if n]))
 """
-QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 @dataclass

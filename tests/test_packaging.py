@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from docs.manual import pages
+from tests.support.standalone import QUICK_JVM
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -199,7 +200,7 @@ print("rows", batch.count(), queued.count(), sum(counts))
 """
 
 
-@pytest.mark.parametrize("origin", ["wheel", "checkout"])
+@pytest.mark.parametrize("origin", ["wheel", pytest.param("checkout", marks=pytest.mark.slow)])
 def test_names_of_a_user_neither_hide_ours_nor_are_hidden(
     installed: Path, tmp_path: Path, origin: str
 ) -> None:
@@ -213,7 +214,7 @@ def test_names_of_a_user_neither_hide_ours_nor_are_hidden(
         (tmp_path / name / "__init__.py").write_text("OWNER = 'user'\n")
     (tmp_path / "job.py").write_text(HOSTILE_JOB)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "REPUT"))}
-    environment["PYSPARK_PYTHON"] = python
+    environment |= {"PYSPARK_PYTHON": python, "JDK_JAVA_OPTIONS": QUICK_JVM}
 
     def said(*words: str) -> str:
         done = subprocess.run(

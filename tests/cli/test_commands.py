@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from reput.store.log.record import Record, encode
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload
 from tests.streaming.test_golden import dispatch
-from tests.support.cli import Call, json_lines, json_object, reput, reput_json
+from tests.support.cli import Call, json_lines, json_object, reput, reput_json, without_java
 from tests.support.golden import difference, log_records, tree
 from tests.support.plain_queues import plain_units, queue_directories
 
@@ -24,16 +25,21 @@ from tests.support.plain_queues import plain_units, queue_directories
 def test_run_once_json_ends_with_the_promised_line(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Exactly the promised fields, and the queues are RocketMQ's. Packages of the working directory
-    do no harm: one that is named as one of ours is a usual thing where stores are kept."""
+    """Exactly the promised fields, and the queues are RocketMQ's. JAVA_HOME is enough. Packages of
+    the working directory do no harm: one that is named as one of ours is a usual thing where stores
+    are kept."""
     store, output = golden("broker"), tmp_path / "output"
     for name in ("store", "sources", "streaming"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise ImportError('not ours')\n")
+    java = shutil.which("java")
+    assert java is not None
+    home = str(Path(java).resolve().parent.parent)
     command = [Path(sys.executable).with_name("reput"), "run", store, "--once", "--json"]
     done = subprocess.run(
         [*command, "--output", output],
         capture_output=True, text=True, timeout=180, check=False, cwd=tmp_path,
+        env=without_java(tmp_path / "programs") | {"JAVA_HOME": home},
     )  # fmt: skip
     found = json_object(done)
     assert list(found) == [

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from reput.cli import render
+from reput.sources.plainspark import PLAIN_VARIABLE
 from reput.store.log.record import Record
 from reput.workload.appender import Appender
 from tests.cli.test_terminal import lines_on
@@ -132,14 +133,31 @@ def test_a_pipe_gets_whole_lines_without_styles(golden: Callable[[str], Path]) -
     assert not any(line.endswith(" ") for line in text.splitlines())
 
 
-def test_preparing_says_how_long_it_takes_and_nothing_of_its_own_store() -> None:
-    """``make install`` ends with it: a run's log of a store that nobody knows would look like a
-    failure, and silence for minutes like a hang."""
-    done = reput("prepare")
+def check_prepared(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the rest of the one line on stdout."""
     assert done.returncode == 0, done.stderr
     (note,) = done.stderr.splitlines()
     assert re.fullmatch(rf"{TIME} info    compiling .*; this takes half a minute", note)
-    assert done.stdout.startswith("prepared: ")
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("prepared: ")
+    return line.removeprefix("prepared: ")
+
+
+@pytest.mark.slow
+def test_preparing_makes_an_archive() -> None:
+    """Loading Spark's classes is half of its start."""
+    assert Path(check_prepared(reput("prepare"))).stat().st_size > 1 << 20
+
+
+@pytest.mark.usefixtures("spark")
+def test_preparing_says_how_long_it_takes_and_nothing_of_its_own_store(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``make install`` ends with it: a run's log of a store that nobody knows would look like a
+    failure, and silence for minutes like a hang. There is no archive where Spark's own scripts
+    start the JVM."""
+    monkeypatch.setenv(PLAIN_VARIABLE, "1")
+    assert check_prepared(call("prepare")).startswith("kernels only, ")
     command = ["make", "--no-print-directory", "--dry-run", "--always-make", "install"]
     made = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     steps = [line for line in made.stdout.splitlines() if not line.startswith("touch ")]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +15,14 @@ import pytest
 from reput.overlay import contents
 from reput.overlay.drainjournal import DrainJournal, DrainNotes
 from reput.store.errors import UsageError
-from reput.store.fsops import FAILPOINTS_VARIABLE
 from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record
 from reput.store.state.consumeroffset import Offsets
 from tests.cli.test_errors import assert_one_line
-from tests.support.cli import REPUT, ROOT, Call, json_lines, json_object, reput
+from tests.support.cli import Call, json_lines, json_object, reput
 from tests.support.golden import tree
 from tests.support.left_overlay import DEAD, GROUP, MAX, RETRIES, SECONDS, LeftOverlay, left_overlay
-from tests.support.processes import became
+from tests.support.processes import became, is_killed_at
 from tests.support.remoting import Client, served_stores
 
 WITHOUT_SERVER = "stop that `reput serve --overlay` first"
@@ -156,13 +153,11 @@ def test_a_dead_letter_is_sent_again_once(left: LeftOverlay, call: Call) -> None
 
 
 @pytest.mark.parametrize("kill", range(1, 20, 2))
-def test_kills_send_each_dead_letter_again_once(left: LeftOverlay, kill: int) -> None:
+def test_kills_send_each_dead_letter_again_once(left: LeftOverlay, call: Call, kill: int) -> None:
     """Whenever the command ends, the next one sends the rest."""
-    words = [*REPUT, "dlq", "resend", str(left.output), GROUP, "--all", "--apply"]
-    environment = {**os.environ, FAILPOINTS_VARIABLE: f"*:{kill}=kill"}
-    done = subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert reput("dlq", "resend", left.output, GROUP, "--all", "--apply").returncode == 0
+    words = ("dlq", "resend", left.output, GROUP, "--all", "--apply")
+    assert is_killed_at(kill, lambda: call(*words))
+    assert call(*words).returncode == 0
     assert Counter(one.body for one in resent(left)) == {body: 1 for _, body in left.dead}
 
 

@@ -24,6 +24,7 @@ MESSAGES = 550_000
 """A log of 256 MiB."""
 
 
+@pytest.mark.slow
 def test_a_worker_killed_while_it_writes_changes_no_byte(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

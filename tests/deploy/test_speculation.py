@@ -29,6 +29,7 @@ from tests.support.standalone import (
     submission,
 )
 
+pytestmark = pytest.mark.slow
 SPECULATION = {
     "spark.default.parallelism": "2",
     "spark.speculation": "true",
@@ -119,10 +120,7 @@ def _second_attempts(directory: Path) -> int:
     return sum(event["Task Info"]["Speculative"] for event in started)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [("run", "--once"), pytest.param(("rebuild", "--executors"), marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("command", [("run", "--once"), ("rebuild", "--executors")])
 def test_a_scan_that_stands_still_is_done_by_another(
     golden: Callable[[str], Path], tmp_path: Path, command: tuple[str, str]
 ) -> None:
@@ -149,7 +147,6 @@ def test_a_scan_that_stands_still_is_done_by_another(
     assert not [*output.glob(".reput-*"), *output.glob("reput/spool/*")]
 
 
-@pytest.mark.slow
 def test_a_write_that_stands_still_is_done_by_another(tmp_path: Path, seed: int) -> None:
     """The first attempt goes on while the other one's files are moved in."""
     store, one, output = tmp_path / "store", tmp_path / "one", tmp_path / "output"

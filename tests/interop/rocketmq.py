@@ -42,6 +42,10 @@ from tests.interop.maven import HarnessError
 __all__ = ["NEWEST", "PARITY", "HarnessError", "of_release"]
 
 OLD_CLIENT = "4.9.7"
+ONE_RELEASE = pytest.mark.parametrize(
+    "release", [NEWEST, pytest.param(PARITY, marks=pytest.mark.slow)], indirect=True, scope="module"
+)
+"""For long tests with the fixture `release`: ``make test`` runs them with the newest one alone."""
 READY_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 90.0
 

@@ -22,7 +22,7 @@ from reput.store.brokerlock import broker_pid
 from reput.store.queue.queuetype import read_topic_table
 from reput.store.state.consumeroffset import TopicGroup, read_committed
 from tests.interop.clients import Consumer, serving
-from tests.interop.rocketmq import Broker, boot, drain, require_maven, send
+from tests.interop.rocketmq import ONE_RELEASE, Broker, boot, drain, require_maven, send
 from tests.readers.stores import SmallStore, store_of_messages
 from tests.support.cli import Call
 from tests.support.golden import log_records
@@ -40,7 +40,7 @@ SEND_BACK, SEND, COMMIT, MAX = 36, 310, 15, 30
 GROUP, RETRIES, LETTERS = "group", "%RETRY%group", "%DLQ%group"
 SECONDS = 60.0
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("release")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("release"), ONE_RELEASE]
 
 
 @pytest.fixture

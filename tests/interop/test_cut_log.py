@@ -15,7 +15,7 @@ import pytest
 from reput.sinks.delta.table import DeltaTarget
 from reput.store.rows.rowform import AS_STORED
 from reput.store.state.watermark import read_watermark
-from tests.interop.rocketmq import Broker, boot, drain, send
+from tests.interop.rocketmq import ONE_RELEASE, Broker, boot, drain, send
 from tests.streaming.test_golden import dispatch
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import difference, log_records, tree
@@ -25,7 +25,7 @@ from tests.support.wire import read_log
 
 __all__ = ["seed"]
 
-pytestmark = pytest.mark.usefixtures("spark", "release")
+pytestmark = [pytest.mark.usefixtures("spark", "release"), ONE_RELEASE]
 SETTINGS = {"messageIndexEnable": True, "flushDiskType": "ASYNC_FLUSH"}
 TOPICS = {"Trade": 4, "Audit": 2}
 MESSAGES = 600

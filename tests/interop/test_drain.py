@@ -15,7 +15,7 @@ import pytest
 from reput.store.fsops import FAILPOINTS_VARIABLE
 from reput.store.log.record import Record
 from tests.interop.clients import Consumer
-from tests.interop.rocketmq import Broker, mqadmin
+from tests.interop.rocketmq import ONE_RELEASE, Broker, mqadmin
 from tests.support.cli import REPUT, ROOT, json_object, reput
 from tests.support.golden import log_records
 from tests.support.left_overlay import DEAD, GROUP, RETRIES, LeftOverlay, left_overlay
@@ -72,6 +72,7 @@ def check(left: LeftOverlay, store: Path) -> None:
     assert {one.queue_id for one in found["dead"]} == {0}
 
 
+@ONE_RELEASE
 def test_each_message_goes_into_a_broker_once(
     release: str, left: LeftOverlay, tmp_path: Path
 ) -> None:

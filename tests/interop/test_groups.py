@@ -20,6 +20,7 @@ from reput.store.log.record import Record
 from reput.store.state.consumeroffset import read_committed
 from tests.interop.rocketmq import (
     OLD_CLIENT,
+    ONE_RELEASE,
     Broker,
     GroupOffsets,
     commit,
@@ -65,6 +66,7 @@ def consumed(release: str, tmp_path_factory: pytest.TempPathFactory) -> Consumed
     return found
 
 
+@ONE_RELEASE
 def test_lags_of_a_brokers_groups(consumed: Consumed) -> None:
     """Offsets and differences as GET_CONSUME_STATS and mqadmin say, bytes and times as the log."""
     now_ms = time.time_ns() // 1_000_000
@@ -84,6 +86,7 @@ def test_lags_of_a_brokers_groups(consumed: Consumed) -> None:
             assert_is_of_the_log(one, records, now_ms)
 
 
+@ONE_RELEASE
 def test_offsets_are_moved_as_mqadmin_moves_them(consumed: Consumed, tmp_path: Path) -> None:
     """By time and past everything; and a broker goes on from what we wrote for a cloned group, and
     from where a member in Python was."""

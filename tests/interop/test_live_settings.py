@@ -25,7 +25,7 @@ from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
 from reput.streaming.progress import Progress
 from tests.interop.maven import HarnessError
-from tests.interop.rocketmq import Broker, boot, drain, send
+from tests.interop.rocketmq import ONE_RELEASE, Broker, boot, drain, send
 from tests.support.cli import Call
 from tests.support.golden import difference, tree
 
@@ -111,6 +111,7 @@ def send_all(broker: Broker, topic: str, seed: int) -> None:
     drain(broker.namesrv, topic, at_least=sent["visible"], timeout=LIMIT_SECONDS)
 
 
+@ONE_RELEASE
 @pytest.mark.usefixtures("spark", "release")
 def test_settings_that_change_under_a_dispatcher(tmp_path: Path, call: Call) -> None:
     """A batch topic that is created, a consumer's filter, other delay levels with a restart of the

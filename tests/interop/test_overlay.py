@@ -65,7 +65,8 @@ def dead(output: Path, group: str) -> list[Record]:
 
 
 @pytest.mark.parametrize(
-    ("release", "client"), [(PARITY, ""), (PARITY, OLD_CLIENT), (NEWEST, "")],
+    ("release", "client"),
+    [pytest.param(PARITY, "", marks=pytest.mark.slow), (PARITY, OLD_CLIENT), (NEWEST, "")],
     ids=["5.3.3", "4.9.7", "5.5.0"],
 )  # fmt: skip
 def test_listeners_that_always_fail(store: Path, output: Path, release: str, client: str) -> None:

@@ -121,7 +121,7 @@ def test_what_a_client_may_be_set_to(
     assert sorted(found) == as_consumed(orders)
 
 
-@pytest.mark.parametrize("client", ["", OLD_CLIENT], ids=["new", "old"])
+@pytest.mark.parametrize("client", ["", pytest.param(OLD_CLIENT, marks=pytest.mark.slow)])
 def test_the_vip_channel(store: Path, orders: list[Record], client: str, tmp_path: Path) -> None:
     """An orderly consumer with vipChannelEnabled=true locks queues and commits two ports before
     the broker's, and the offsets are there afterwards."""

@@ -17,6 +17,7 @@ from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
 from reput.streaming.progress import Progress
 from tests.interop.rocketmq import (
+    ONE_RELEASE,
     Broker,
     ask_paths,
     drain,
@@ -97,6 +98,7 @@ def follow_broker(store: Path, output: Path, seed: int, settings: dict[str, Any]
     return progress
 
 
+@ONE_RELEASE
 @pytest.mark.usefixtures("spark")
 def test_a_broker_that_writes_over_two_paths(tmp_path: Path) -> None:
     """One of them STORE/commitlog, while it rolls files over both. Then files change places, the

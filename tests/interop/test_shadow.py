@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.rocketmq import Broker, send
+from tests.interop.rocketmq import ONE_RELEASE, Broker, send
 from tests.support.cli import Call
 
 
+@ONE_RELEASE
 @pytest.mark.usefixtures("spark", "release")
 def test_a_live_broker_and_a_changed_byte(tmp_path: Path, call: Call) -> None:
     """The broker runs and is sent to between two runs; then one byte of its queue is changed."""

@@ -32,7 +32,7 @@ SETTINGS = (
 )
 HALVES, KILLS = 60, 4
 PATIENCE_SECONDS = 60.0
-CLIENTS = pytest.mark.parametrize("client", ["", OLD_CLIENT], ids=["5.3.3", "4.9.7"])
+CLIENTS = pytest.mark.parametrize("client", ["", pytest.param(OLD_CLIENT, marks=pytest.mark.slow)])
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -99,7 +99,7 @@ def test_each_end(store: Path, output: Path, client: str) -> None:
     assert digest(store) == before
 
 
-@pytest.mark.parametrize("client", ["", pytest.param(OLD_CLIENT, marks=pytest.mark.slow)])
+@CLIENTS
 def test_a_topic_that_nobody_declares(store: Path, output: Path, client: str) -> None:
     """Producers find the server although the base has lost its own note of topics."""
     before = leave_open(store, output, [COMMIT], client)

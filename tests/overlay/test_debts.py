@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, replace
 from hashlib import sha256
+from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from reput.store.log.appender import LogAppender
 from reput.store.log.record import SCHEDULE_TOPIC, Record
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.sparkless import running
-from tests.support.delivering import STORES, TIMER_TOPIC, cut, lose_queue_ends
+from tests.support.delivering import IN_TURN, STORES, TIMER_TOPIC, cut, lose_queue_ends
 from tests.support.golden import log_records, tree, unpack_golden
 from tests.support.processes import became, holder, is_killed_at
 from tests.support.sparkless import dispatch
@@ -146,18 +147,20 @@ def noted_at(records: list[Record], time: int) -> tuple[dict[int, int], int, int
     return dict(levels), time // 1000 * 1000, enqueued
 
 
-@pytest.mark.parametrize("late_ms", [0, 10_000, -3000, None])
-def test_a_crash_after_each_that_waits_or_is_delivered(base: Path, late_ms: int | None) -> None:
-    """The broker's notes are that much older, or, after a power cut, newer
-    than the log's end."""
+@IN_TURN
+def test_a_crash_after_each_that_waits_or_is_delivered(base: Path, first: int) -> None:
+    """The broker's notes are missing, right, so much older, or, after a power cut, newer than the
+    log's end: each of these in turn, and in the slow cases each after each record."""
     records = log_records(base)
     counts = set()
+    turns = islice(cycle((0, 10_000, -3000, None)), first, None)
     for last in reversed(records):
         if last.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC) and not is_delivered(last):
             continue
         end = last.physical_offset + last.total_size
         cut(base, end)
         remove_notes(base)
+        late_ms = next(turns)
         if late_ms is not None:
             write_notes(base, *noted_at(records, last.store_timestamp - late_ms))
         expected = [record.body for record in owed_at(records, end)]

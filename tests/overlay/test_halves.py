@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,15 @@ from reput.overlay.halves import OpenTransaction, find_halves
 from reput.store.config import read_store_settings
 from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record
-from tests.support.delivering import HALF_TOPIC, STORES, UNIT, cut, lose_queue_ends, named_by
+from tests.support.delivering import (
+    HALF_TOPIC,
+    IN_TURN,
+    STORES,
+    UNIT,
+    cut,
+    lose_queue_ends,
+    named_by,
+)
 from tests.support.golden import log_records, unpack_golden
 
 OP_TOPIC, DISCARDED_TOPIC = b"RMQ_SYS_TRANS_OP_HALF_TOPIC", b"TRANS_CHECK_MAX_TIME_TOPIC"
@@ -93,11 +102,13 @@ def open_at(records: list[Record], end: int) -> list[tuple[int, ...]]:
     return [tuple(record.queue_offset for record in of_one) for of_one in still]
 
 
-@pytest.mark.parametrize("done", [None, 0, "now", 1 << 40])
-def test_a_crash_after_each_record_of_a_transaction(base: Path, done: int | str | None) -> None:
-    """The broker's note may be missing, late, right, or newer than the log's end."""
+@IN_TURN
+def test_a_crash_after_each_record_of_a_transaction(base: Path, first: int) -> None:
+    """The broker's note is missing, late, right, or newer than the log's end: each of these in
+    turn, and in the slow cases each after each record."""
     records = log_records(base)
     counts = set()
+    turns = islice(cycle((None, 0, "now", 1 << 40)), first, None)
     for last in reversed(records):
         names = last.property_map
         if b"TRAN_MSG" not in names and last.topic != OP_TOPIC:
@@ -105,6 +116,7 @@ def test_a_crash_after_each_record_of_a_transaction(base: Path, done: int | str 
         end = last.physical_offset + last.total_size
         cut(base, end)
         expected = open_at(records, end)
+        done = next(turns)
         noted = min((one[-1] for one in expected), default=0) if done == "now" else done
         note(base, noted if isinstance(noted, int) else None)
         assert offsets(base) == expected, last

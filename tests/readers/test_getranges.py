@@ -16,7 +16,7 @@ from reput.readers.messagefilter import MessageFilter
 from reput.readers.messagestore import MessageStore
 from reput.store.state.watermark import Watermark
 from tests.readers.stores import SmallStore, java_hash
-from tests.support.golden import ALL_GOLDEN_NAMES, log_records
+from tests.support.golden import GOLDEN_CASES, log_records
 from tests.support.wire import UNIT
 
 PULLS = 300
@@ -25,7 +25,7 @@ DAMAGED_SHARE = 10
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
-@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
+@pytest.mark.parametrize("name", GOLDEN_CASES)
 def test_both_pulls_agree(
     golden: Callable[[str], Path], seed: int, name: str, is_damaged: bool
 ) -> None:

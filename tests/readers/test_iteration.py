@@ -21,7 +21,7 @@ from reput.store.errors import CommitLogError, QueueFileError, StoreError
 from reput.store.rows.rowschema import ROWS_SCHEMA, rows_schema
 from tests.readers.stores import LOG_FILE_SIZE, QUEUE_FILE_SIZE, SmallStore
 from tests.support.batch_queue import BatchMessage
-from tests.support.golden import ALL_GOLDEN_NAMES, destroy
+from tests.support.golden import GOLDEN_CASES, destroy
 from tests.support.live_store import LiveStore
 from tests.support.plain_queues import PlainMessage, plain_queue, queue_directories
 from tests.support.processes import open_files
@@ -77,7 +77,7 @@ def keys(found: list[dict[str, Any]]) -> list[int]:
     return [row["queueOffset"] for row in found]
 
 
-@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
+@pytest.mark.parametrize("name", GOLDEN_CASES)
 def test_every_queue_of_a_golden_store(golden: Callable[[str], Path], name: str, seed: int) -> None:
     """Whole, and a random part, with and without columns of the record."""
     store, rng = golden(name), random.Random(seed)
@@ -103,7 +103,7 @@ def test_every_queue_of_a_golden_store(golden: Callable[[str], Path], name: str,
     assert count > 500
 
 
-@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
+@pytest.mark.parametrize("name", GOLDEN_CASES)
 def test_filters_on_every_queue_of_a_golden_store(
     golden: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

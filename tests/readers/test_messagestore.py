@@ -25,7 +25,7 @@ from reput.store.log.sysflag import SysFlag
 from reput.store.queue.consumequeue import BoundaryType
 from reput.store.state.watermark import Watermark
 from tests.readers.stores import SmallStore, StoreByRanges
-from tests.support.golden import ALL_GOLDEN_NAMES, log_records, tree
+from tests.support.golden import GOLDEN_CASES, log_records, tree
 from tests.support.wire import PRE_BLANK, read_log
 
 ORDERS_SHA256 = "810099c39d292309b7dc4e743490099d943cbefb9624cdbf5b845a8681258e75"
@@ -90,7 +90,7 @@ def pull(store: MessageStore, offset: int, **limits: int) -> GetMessageResult:
     return store.queue("Topic", 0).get_message(offset, **limits)
 
 
-@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
+@pytest.mark.parametrize("name", GOLDEN_CASES)
 def test_every_message_of_a_golden_store_is_pulled_once(
     golden: Callable[[str], Path],
     name: str,

@@ -22,7 +22,7 @@ from reput.store.log.cursor import Window, walk
 from reput.store.rows.rowform import AS_STORED, DEFAULT_FORM, RowForm
 from reput.store.rows.rows import message_rows, read_rows
 from reput.store.rows.rowschema import ROWS_SCHEMA
-from tests.support.golden import ALL_GOLDEN_NAMES
+from tests.support.golden import GOLDEN_CASES
 from tests.support.plain_rows import inflated, is_internal, stored
 from tests.support.plain_rows import plain_rows as plain_rows_of
 from tests.support.settings import ANY_SETTINGS
@@ -85,7 +85,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "table"
 
 
-@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
+@pytest.mark.parametrize("name", GOLDEN_CASES)
 def test_rows_are_those_of_the_log(
     golden: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:

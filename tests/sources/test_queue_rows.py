@@ -26,7 +26,7 @@ from reput.store.log.record import Record
 from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.sources.test_rows import EVERYTHING, expected_row, reference
 from tests.sources.test_rows import read as rows_read
-from tests.support.golden import ALL_GOLDEN_NAMES, GOLDEN_NAMES
+from tests.support.golden import GOLDEN_CASES, GOLDEN_NAMES
 from tests.support.processes import bytes_read
 from tests.support.queue_units import Placed, queue_units
 
@@ -70,7 +70,7 @@ def expected(store: Path) -> list[tuple[Any, ...]]:
     return found
 
 
-@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
+@pytest.mark.parametrize("name", GOLDEN_CASES)
 def test_rows_equal_the_reference_decoder(
     spark: SparkSession, golden: Callable[[str], Path], name: str
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from reput.sources.plainspark import PLAIN_VARIABLE
-from reput.streaming.spark import frames, internals
+from reput.streaming.spark import frames, internals, metrics
 from reput.streaming.spark.internals import ATTRIBUTES, FUNCTIONS, OF_INSTANCES
 from tests.support.cli import ROOT
 from tests.support.golden import difference
@@ -24,19 +24,19 @@ from tests.support.other_pyspark import other_pyspark
 from tests.support.processes import CHILD_FAILED, wait_status_of
 
 GOLDEN_TESTS = (
-    "streaming/test_golden.py::test_live_query_follows_a_log_that_grows",
     "streaming/test_executors.py::test_queues_and_index_equal_rocketmqs[lmq]",
     "sources/test_rows.py::test_rows_equal_the_reference_decoder[mixed]",
 )
-"""A run that follows a log, a rebuild on executors, and a source as a table."""
+"""A rebuild on executors, and a source as a table."""
 FURTHER_GOLDEN_TESTS = (
+    "streaming/test_golden.py::test_live_query_follows_a_log_that_grows",
     "streaming/test_golden.py::test_replay_changes_no_byte_and_counts_every_entry_as_duplicate",
     "streaming/test_sparkerrors.py",
     "sources/test_contract.py::test_stream_reads_each_message_once_over_restarts",
     "sources/test_queue_rows.py::test_rows_equal_the_reference_decoder[mixed]",
     "sources/test_queue_stream.py::test_a_stream_survives_new_queues_and_restarts",
 )
-"""Runs to the log's end, errors of workers, the other source, and both as streams."""
+"""Runs that follow a log or end with it, workers' errors, the other source, both as streams."""
 RENAMED = {
     *(name.rpartition(":")[2].rpartition(".")[2] for name in (*FUNCTIONS, *ATTRIBUTES)),
     *(name for names in OF_INSTANCES.values() for name in names),
@@ -54,7 +54,9 @@ def test_golden_stores_where_no_private_part_is_as_expected(
 ) -> None:
     """Spark is the same, and pyspark whole: only the names are others. One line says so, and
     every byte and row is as ever."""
-    python_path = str(other_pyspark(tmp_path / "other", RENAMED))
+    python_path = os.pathsep.join(
+        map(str, (other_pyspark(tmp_path / "other", RENAMED), ROOT / "src"))
+    )
     done = subprocess.run(
         [
             sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider",
@@ -69,19 +71,24 @@ def test_golden_stores_where_no_private_part_is_as_expected(
     assert "pyspark 4.3.0 has no pyspark.java_gateway:launch_gateway: " in line
 
 
+ANOTHER = (
+    (
+        "from pyspark import java_gateway as m; m.launch_gateway = lambda further: None",
+        "launch_gateway with other parameters, (further)",
+    ),
+    ("from reput.streaming.spark import session as m; m.DATA_SOURCES = 'No$'", "another No$"),
+    ("from reput.streaming.spark import metrics as m; m.LISTENER = 'No'", "another No, "),
+    ("from reput.streaming.spark import metrics as m; m.LAG_SOURCE = 'No$'", "another No$"),
+    ("from reput.streaming.spark import jvm as m; m.PYSPARK_RELEASE = '4.2.'", "is not 4.2.*"),
+)
+"""Programs that change pyspark or what we look for in Spark, and what is then said."""
+
+
 @pytest.mark.parametrize(
     ("prelude", "said"),
     [
         pytest.param(f"import os; os.environ['{PLAIN_VARIABLE}'] = '1'", None, id="switch"),
-        pytest.param(
-            "from pyspark import java_gateway as m; m.launch_gateway = lambda further: None",
-            "launch_gateway with other parameters, (further)",
-            id="function",
-        ),
-        ("from reput.streaming.spark import session as m; m.DATA_SOURCES = 'No$'", "another No$"),
-        ("from reput.streaming.spark import metrics as m; m.LISTENER = 'No'", "another No, "),
-        ("from reput.streaming.spark import metrics as m; m.LAG_SOURCE = 'No$'", "another No$"),
-        ("from reput.streaming.spark import jvm as m; m.PYSPARK_RELEASE = '4.2.'", "is not 4.2.*"),
+        *(pytest.param(*other, marks=pytest.mark.slow) for other in ANOTHER),
     ],
 )
 def test_a_run_that_goes_plain_writes_the_same_bytes(
@@ -118,6 +125,20 @@ def test_frames_are_mapped_where_spark_has_another_method(
     assert rows() == frame.collect()
     (line,) = caplog.messages
     assert line.startswith(f"spark {spark.version} has another no, ")
+    assert GOING_ON in line
+
+
+def test_there_is_no_gauge_where_spark_has_another_source(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried once, and said once."""
+    monkeypatch.setenv(PLAIN_VARIABLE, "")
+    monkeypatch.setattr(metrics, "LAG_SOURCE", "No$")
+    gauge = metrics.LagGauge(spark)
+    for lag in (5, 6):
+        gauge.show(lag)
+    (line,) = caplog.messages
+    assert line.startswith(f"spark {spark.version} has another No$, ")
     assert GOING_ON in line
 
 
@@ -198,6 +219,14 @@ def test_a_method_that_is_missing_is_named(method: str) -> None:
     line = line_after(lambda: without(method))
     name, *_ = OF_INSTANCES[method]
     assert line.startswith(f"pyspark 4.3.0 has no {name} by {method}: {GOING_ON}")
+
+
+@pytest.mark.parametrize("package", internals.VERSIONS)
+def test_another_release_is_named(package: str) -> None:
+    """Nothing is known of its private parts."""
+    line = line_after(lambda: internals.VERSIONS.update({package: "4.2."}))
+    said = rf"{package} \S+ is not 4\.2\.\*, whose private parts are known: {GOING_ON}"
+    assert re.match(said, line)
 
 
 def test_the_installed_pyspark_is_as_expected(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -55,6 +56,18 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     gc.unfreeze()  # the garbage of this process is not the command's alone
     for each, state in zip(loggers, before, strict=True):
         each.handlers, each.filters, each.level, each.propagate = state
+
+
+def without_java(directory: Path) -> dict[str, str]:
+    """An environment in which only JAVA_HOME could name a Java: its PATH is of programs that are
+    linked in ``directory``, and of this Python's."""
+    directory.mkdir()
+    for name in ("bash", "chmod", "dirname", "ls", "ps", "uname"):
+        if found := shutil.which(name):
+            (directory / name).symlink_to(found)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{directory}"}
+    environment.pop("JAVA_HOME", None)
+    return environment
 
 
 def json_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

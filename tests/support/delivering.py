@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from reput.overlay import copies, release, sends, transactions
 from reput.overlay import properties as names
 from reput.overlay.copies import SendBack
@@ -44,6 +46,11 @@ UNIT = struct.Struct(">qiq")
 """A unit of a consume queue."""
 TAPPED_BODY = 60
 """Bytes of a longer body that the tap kept."""
+IN_TURN = pytest.mark.parametrize(
+    "first", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2, 3))]
+)
+"""For a test with four kinds of notes, which cuts a log after each of its records: the kind that
+the first cut meets. ``make test`` has each kind with a quarter of the cuts."""
 
 
 class Made(NamedTuple):

@@ -6,6 +6,8 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
 from reput.store.log import record
 from reput.store.log.record import Record
 from tests.support.wire import file_name, read_log
@@ -15,6 +17,14 @@ GOLDEN_NAMES = ("plain", "mixed", "wide", "killed", "broker", "orders-5.5.0", "o
 """The stores whose consume queues hold nothing but each message's own unit."""
 ALL_GOLDEN_NAMES = (*GOLDEN_NAMES, "ext", "lmq", "batch", "queues-5.5.0", "queues-5.5.1")
 """RocketMQ 5.3.3 wrote those without a release in their name."""
+GOLDEN_CASES = tuple(
+    name
+    if name in ("mixed", "killed", "ext", "lmq", "batch", "queues-5.5.1")
+    else pytest.param(name, marks=pytest.mark.slow)
+    for name in ALL_GOLDEN_NAMES
+)
+"""The same for what compares each record with a plain decoder: ``make test`` takes the stores that
+have something of their own, among them that of a killed broker."""
 
 
 def unpack_golden(name: str, into: Path) -> Path:

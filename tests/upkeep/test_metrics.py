@@ -449,8 +449,9 @@ def test_a_run_is_scraped_until_it_ends(tmp_path: Path) -> None:
             scraped(url)
 
 
-def test_an_open_address_is_warned_of(tmp_path: Path) -> None:
-    reput_json("produce", tmp_path / "store", "--count", 1)
-    options = (tmp_path / "store", "--output", tmp_path / "output", "--metrics-port", "0.0.0.0:0")
-    with running(*options) as (run, _):
-        assert "whoever reaches 0.0.0.0 can read the metrics" in run.stderr
+@pytest.mark.usefixtures("spark")
+def test_an_open_address_is_warned_of(tmp_path: Path, call: Call) -> None:
+    call("produce", tmp_path / "store", "--count", 1)
+    options = ("--output", tmp_path / "output", "--once", "--metrics-port", "0.0.0.0:0")
+    done = call("run", tmp_path / "store", *options)
+    assert "whoever reaches 0.0.0.0 can read the metrics" in done.stderr

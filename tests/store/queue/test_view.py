@@ -23,7 +23,7 @@ from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.kinds import QueueKind
 from reput.store.queue.view import ConsumeQueueView, QueueView, open_view
 from tests.support.batch_queue import BATCH_UNIT
-from tests.support.golden import ALL_GOLDEN_NAMES, relaid_queues
+from tests.support.golden import GOLDEN_CASES, relaid_queues
 from tests.support.plain_queues import PlainMessage, plain_queue, queue_directories
 from tests.support.wire import PRE_BLANK, UNIT, PlainLog, file_name
 
@@ -98,7 +98,7 @@ def units_of(view: QueueView, rng: random.Random, offset: int) -> list[Row]:
     return found
 
 
-@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
+@pytest.mark.parametrize("name", GOLDEN_CASES)
 def test_a_view_has_the_units_of_the_files(
     golden: Callable[[str], Path], name: str, seed: int
 ) -> None:

@@ -20,7 +20,7 @@ from reput.store.log.systemtopics import is_system_topic
 from reput.store.rows.rowform import AS_STORED, DEFAULT_FORM, RowForm
 from reput.store.rows.rows import message_rows
 from reput.store.rows.rowschema import ROWS_SCHEMA
-from tests.support.golden import ALL_GOLDEN_NAMES
+from tests.support.golden import GOLDEN_CASES
 from tests.support.plain_rows import OWN_TOPICS, as_table, inflated, is_internal, plain_rows, stored
 from tests.support.wire import PlainLog
 
@@ -85,7 +85,7 @@ def test_internal_records_are_left_out_and_counted(
         assert RowForm(named_topics=named).takes_topic(name) is (not is_own or name in named)
 
 
-@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
+@pytest.mark.parametrize("name", GOLDEN_CASES)
 def test_rows_of_rocketmqs_stores(golden: Callable[[str], Path], name: str) -> None:
     """Consumers see these, with plain bodies; everything comes as stored, if asked for."""
     log = read_store_settings(golden(name)).open_log()

@@ -29,7 +29,7 @@ from reput.store.rows import rowcolumns, rows
 from reput.store.rows.rowschema import ROWS_SCHEMA, rows_schema
 from tests.support import wire
 from tests.support.damage import damage
-from tests.support.golden import ALL_GOLDEN_NAMES, GOLDEN_NAMES
+from tests.support.golden import GOLDEN_CASES, GOLDEN_NAMES
 from tests.support.plain_rows import as_table, inflated, plain_rows, plain_rows_at
 from tests.support.small_logs import Damage, SmallLogs, none, random_log, randomize
 
@@ -192,7 +192,7 @@ def settled(store: Path) -> tuple[CommitLog, int]:
     return log, LogTail(log).settled()
 
 
-@pytest.mark.parametrize("name", ALL_GOLDEN_NAMES)
+@pytest.mark.parametrize("name", GOLDEN_CASES)
 def test_rows_of_rocketmqs_logs(name: str, golden: Callable[[str], Path]) -> None:
     """Every column of every record; bodies as stored and inflated."""
     log, end = settled(golden(name))

@@ -36,8 +36,14 @@ def found_by(log: CommitLog, end: int) -> list[tuple[Any, ...]]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["plain", "mixed", "batch"])
-@pytest.mark.parametrize("size", [300, 4096, 1 << 20])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param(name, size, marks=[] if turn == place else pytest.mark.slow)
+        for turn, name in enumerate(("plain", "mixed", "batch"))
+        for place, size in enumerate((300, 4096, 1 << 20))
+    ],
+)
 def test_reads_of_the_kernel_change_nothing(
     golden: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, seed: int, name: str, size: int
 ) -> None:
