@@ -60,7 +60,8 @@ def read_follower_state(state_directory: Path, name: str) -> FollowerState | Non
 def write_follower_state(state_directory: Path, state: FollowerState) -> None:
     """Replace a follower's file. Raises OutputError."""
     path = follower_file(state_directory, state.name)
-    fsops.make_directories(path.parent, state_directory)
+    if not path.exists():
+        fsops.make_directories(path.parent, state_directory)
     fsops.replace_file(path, json.dumps(asdict(state)).encode())
 
 

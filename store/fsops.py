@@ -97,10 +97,15 @@ def has_space(directory: Path) -> bool:
 
 
 def make_directories(path: Path, root: Path) -> None:
-    """Create ``path`` below ``root``, and ``root`` itself where it is missing, durably: each new
-    directory's parent is synced."""
+    """Create ``path`` below ``root``, and ``root`` itself where it is missing, durably.
+
+    A process that was killed may have left directories whose names only the kernel knows: the
+    parents below ``root`` are synced whether or not anything is missing in them.
+    """
     top = root if root.parent.is_dir() else Path(root.anchor)
-    for parent in create_directories(path, top):
+    created_in = create_directories(path, top)
+    below_root = [parent for parent in path.parents if parent.is_relative_to(root)]
+    for parent in dict.fromkeys((*created_in, *below_root)):
         sync_directory(parent)
 
 

@@ -36,7 +36,8 @@ class Journal:
         """``fd`` is the open file at ``path``; the caller closes it."""
         self._fd = fd
         self._path = path
-        self._is_synced = True
+        self._is_synced = False
+        """An earlier process may have left lines that only the kernel knows."""
         self.size = 0
         """Bytes of the whole lines."""
 
@@ -55,9 +56,10 @@ class Journal:
     def write(self, entry: Mapping[str, object]) -> None:
         """Append a line, which then survives a kill, and after ``sync`` a power cut."""
         data = _line(entry)
-        self._is_synced = False
         self._cut()
         fsops.pwrite(self._fd, data, self.size, self._path)
+        # set after the write: a sync that another thread begins before it does not cover it
+        self._is_synced = False
         self.size += len(data)
 
     def _cut(self) -> None:

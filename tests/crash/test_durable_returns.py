@@ -25,7 +25,7 @@ from reput.upkeep.expiry import expire
 from reput.upkeep.rebuild import rebuild
 from tests.crash.workloads import Remote
 from tests.support.configs import configured
-from tests.support.operations import before_operations
+from tests.support.operations import before_operations, killed_before
 from tests.support.power_cuts import Disk
 from tests.support.recorder import Recorder, read_tree
 from tests.support.sparkless import dispatch
@@ -39,6 +39,7 @@ MAY_COME_BACK = (
     # parts that nobody swaps in without the journal
     ".reput-rebuild/",
 )
+KILLED_EVERY = 9
 LEDGER, WATERMARK = (f"{STATE_DIRECTORY}/{name}" for name in (LEDGER_FILE, WATERMARK_FILE))
 
 
@@ -155,6 +156,32 @@ def test_what_a_command_has_done_is_durable_when_it_returns(place: Place, name: 
         command(place)
     assert read_tree(place.root) != before
     check_durable(place, recorder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_killed_command_has_left_is_durable_when_the_next_one_returns(
+    ram_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The kernel has what a killed process wrote and named, and the next one builds on that. It is
+    killed before every ninth operation."""
+    monkeypatch.setattr(LogTail, "SEAL_SECONDS", 0.0)
+    lay, command = CASES[name]
+    number, is_killed = random.Random(seed).randrange(1, KILLED_EVERY), True
+    while is_killed:
+        place = Place(ram_path / str(number), random.Random(seed))
+        lay(place)
+        with Recorder(place.root) as recorder:
+            with killed_before(number):
+                command(place)
+                is_killed = False
+            command(place)
+            if place.config.abort_file.exists():
+                # a rewind whose watermark was lowered: the next start does the rest
+                run(place)
+        check_durable(place, recorder)
+        number += KILLED_EVERY
+    assert number > 3 * KILLED_EVERY
 
 
 def test_units_and_ledger_are_durable_when_a_watermark_is_told(place: Place) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from reput.store import fsops
 from reput.store.errors import NoSpaceError, OutputError, SyncError
+from tests.support.operations import killed_before
 from tests.support.power_cuts import Disk
 from tests.support.processes import is_killed_at, open_files, wait_status_of
 from tests.support.recorder import Recorder, read_tree
@@ -185,6 +186,26 @@ def test_directories_of_a_failed_try_survive_a_power_cut(
         for parent in fsops.create_directories(path, tmp_path):
             fsops.sync_directory(parent)
     assert Disk.after(recorder).durable() == read_tree(tmp_path) == {"a": None, "a/b": None}
+
+
+@pytest.mark.parametrize("operation", ["make_directories", "replace_file"])
+def test_a_second_process_makes_durable_what_a_killed_one_has_left(
+    tmp_path: Path, operation: str
+) -> None:
+    """It finds directories and files that only the kernel knows, and says that they are durable."""
+    for number in count(1):
+        root = tmp_path / str(number)
+        (root / "a").mkdir(parents=True)
+        with Recorder(root) as recorder:
+            left = []
+            with killed_before(number):
+                DURABLE[operation](root)
+                left.append("nothing")
+            DURABLE[operation](root)
+        assert Disk.after(recorder).durable() == read_tree(root)
+        if left:
+            break
+    assert number > 4
 
 
 @pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EFBIG"])

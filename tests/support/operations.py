@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 
 import pytest
 
@@ -45,3 +46,21 @@ def once_before(
     with before_operations(tell):
         yield
     assert reached
+
+
+class Killed(BaseException):
+    """A kill of this process: whoever handles it does nothing more to files."""
+
+
+@contextmanager
+def killed_before(number: int) -> Iterator[None]:
+    """End the block right before its operation of that number, counted from 1, as a kill does: what
+    it would do to files at its end is not done. The block may end before."""
+    numbers = count(1)
+
+    def end(_operation: str, _path: str) -> None:
+        if next(numbers) >= number:
+            raise Killed
+
+    with suppress(Killed), before_operations(end):
+        yield

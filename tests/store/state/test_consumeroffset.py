@@ -22,6 +22,7 @@ from reput.store.state.consumeroffset import (
     first_position,
     read_committed,
 )
+from tests.support.operations import killed_before, once_before
 from tests.support.power_cuts import Disk, mount
 from tests.support.processes import holder, is_killed_at
 from tests.support.recorder import Recorder
@@ -143,6 +144,31 @@ def test_a_power_cut_at_any_operation_loses_nothing_that_was_committed(
             assert (read_committed(root) or {}) in found[done : done + 2], f"{count=}"
 
 
+def test_a_kill_at_any_operation_and_a_later_power_cut_lose_no_commit(ram_path: Path) -> None:
+    """The next process finds names and lines of which the disk may know nothing yet."""
+    root, is_killed, number = ram_path / "disk", True, 0
+    root.mkdir()
+    while is_killed:
+        number += 1
+        with Recorder(root) as recorder:
+            with killed_before(number), ConsumerOffsetFile(root) as file:
+                file.replace({KEYS[0]: {0: 1}}, 0)
+                file.write({KEYS[0]: {1: 2}})
+                file.begin_replacing({KEYS[0]: {0: 1, 1: 2}}, 1)
+                file.write({KEYS[0]: {2: 3}})
+                is_killed = False
+            with SharedConsumerOffsetFile(root, root) as shared:
+                before = shared.read()
+                after = shared.update(lambda _: {KEYS[1]: {0: 4}})
+                disk = Disk.after(recorder).durable()
+        assert after == {**before, KEYS[1]: {0: 4}}
+        mount(disk, root)
+        assert read_committed(root) == after, f"{number=}"
+        mount({}, root)
+    assert before == {KEYS[0]: {0: 1, 1: 2, 2: 3}}
+    assert number > 15
+
+
 def test_a_commit_during_a_sync_is_durable_after_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +187,21 @@ def test_a_commit_during_a_sync_is_durable_after_the_next_one(
         monkeypatch.setattr(os, "fdatasync", slow)
         file.sync()
         monkeypatch.setattr(os, "fdatasync", sync)
+        file.sync()
+        disk = Disk.after(recorder).durable()
+    mount(disk, tmp_path)
+    assert read_committed(tmp_path) == {KEYS[0]: {0: 2}}
+
+
+def test_a_commit_whose_write_a_sync_overtakes_is_durable_after_the_next_one(
+    tmp_path: Path,
+) -> None:
+    """The sync of another thread ends before the bytes are written."""
+    with Recorder(tmp_path) as recorder, ConsumerOffsetFile(tmp_path) as file:
+        file.replace({}, 0)
+        file.append({KEYS[0]: {0: 1}})
+        with once_before(lambda operation, _: operation == "pwrite", file.sync):
+            file.write({KEYS[0]: {0: 2}})
         file.sync()
         disk = Disk.after(recorder).durable()
     mount(disk, tmp_path)

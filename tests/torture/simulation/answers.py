@@ -24,7 +24,7 @@ from tests.torture.simulation.clients import (
 )
 from tests.torture.simulation.history import Event, Kind, Reply, Request
 from tests.torture.simulation.offsets import SUBSCRIPTION_NOT_EXIST, OffsetsRule
-from tests.torture.simulation.state import INSTANT, Asked, Findings, State
+from tests.torture.simulation.state import EXPIRY_SECONDS, INSTANT, Asked, Findings, State
 from tests.torture.simulation.store import body_of
 
 PULL_NOT_FOUND, NO_GROUP, NO_MEMBERS = 19, 26, 1
@@ -35,6 +35,8 @@ CODES = {
     QUERY_OFFSET: {0, 22}, MEMBERS: {0, NO_MEMBERS}, RESET: {0, OUTSIDE, NO_GROUP},
     PULL: {FOUND, PULL_NOT_FOUND, MOVED, SUBSCRIPTION_NOT_EXIST},
 }  # fmt: skip
+Membership = tuple[str, str]
+"""Group and client."""
 WAKE_SECONDS = 0.5
 """A waiting pull is answered this soon after messages have arrived."""
 
@@ -205,10 +207,12 @@ class MembersRule:
 
     def __init__(self, state: State, findings: Findings) -> None:
         self._state, self._findings = state, findings
-        self._known: dict[str, dict[str, int]] = {}
-        """The members and their connections, as of the last event."""
-        self._untold: dict[int, float] = {}
-        """Connections whose member is to be told, and since when."""
+        self._known: dict[Membership, float] = {}
+        """The last heartbeat of each, as of the last event."""
+        self._told: dict[Membership, float] = {}
+        """The last notice to each."""
+        self._untold: dict[Membership, float] = {}
+        """The members that are to be told, and since when."""
 
     def see(self, event: Event) -> None:
         """Look at an event."""
@@ -216,27 +220,41 @@ class MembersRule:
         if event.kind is Kind.HANDLED and state.of(event).code == MEMBERS:
             self._listed(event, str(state.of(event).ext["consumerGroup"]), event.what)
         if event.kind is Kind.WROTE and event.what.code == NOTICE and not event.what.is_answer:
-            self._untold.pop(event.number, None)
-        known = {
-            group: {client: beat.number for client, beat in members.items()}
-            for group, members in state.members.items()
+            group = event.what.ext["consumerGroup"]
+            client = state.member(event.number, group)
+            if client is not None:
+                self._told[group, client] = now
+                self._untold.pop((group, client), None)
+        members = {
+            (group, client): beat.time
+            for group, beats in state.members.items()
+            for client, beat in beats.items()
         }
         # who may have expired is not told
-        current = {
-            number
-            for group, members in known.items()
-            for client, number in members.items()
-            if not state.may_have_expired(group, client, now)
+        self._untold = {
+            member: since
+            for member, since in self._untold.items()
+            if member in members and not state.may_have_expired(*member, now)
         }
-        self._untold = {n: since for n, since in self._untold.items() if n in current}
-        for number, since in self._untold.items():
+        for member, since in self._untold.items():
             if now > since + self.NOTICE_SECONDS:
-                self._findings.add(event, f"{number} was not told of a change at {since:.6f}")
-                self._untold[number] = float("inf")
-        for group, members in known.items():
-            if group not in state.expired and members.keys() != self._known.get(group, {}).keys():
-                self._untold |= {n: self._untold.get(n, now) for n in members.values()}
-        self._known = known
+                text = f"{member} was not told of a change at {since:.6f}"
+                self._findings.add(event, text)
+                self._untold[member] = float("inf")
+        for changed in members.keys() ^ self._known.keys():
+            self._changed(changed, [m for m in members if m[0] == changed[0]], now)
+        self._known = members
+
+    def _changed(self, changed: Membership, others: list[Membership], now: float) -> None:
+        """Somebody has come or left: the others are to be told, or were told when it expired.
+
+        Nothing shows the time at which a member expires. One that may have expired before it leaves
+        has left already if so, and the notice of that is the only one.
+        """
+        silent_since = self._known.get(changed, now) + EXPIRY_SECONDS - INSTANT
+        for other in others:
+            if silent_since > now or self._told.get(other, 0.0) < silent_since:
+                self._untold.setdefault(other, now)
 
     def _listed(self, event: Event, group: str, reply: Reply) -> None:
         members = self._state.members.get(group, {})
