@@ -20,10 +20,10 @@ from tests.support.seeds import seed
 __all__ = ["call", "ram_path", "release", "seed"]
 
 STARTED_FIRST = (
-    "torture", "crash", "interop", "deploy", "test_examples.py", "cli", "streaming", "checkpoints",
-    "sources", "upkeep",
+    "torture", "crash", "interop", "deploy", "test_examples.py", "test_packaging.py", "cli",
+    "streaming", "checkpoints", "sources", "upkeep",
 )  # fmt: skip
-"""Folders with long files, and such a file beside them: if one of them came last, other cores would
+"""Folders with long files, and such files beside them: if one of them came last, other cores would
 wait for it."""
 
 

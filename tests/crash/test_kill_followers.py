@@ -71,7 +71,7 @@ def object_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_killed_followers_leave_every_row_once(tmp_path: Path) -> None:
     """Followers without Spark commit every few messages, and are killed during commits."""
-    _kill_followers(tmp_path, tmp_path / "table", 12, 3)
+    _kill_followers(tmp_path, tmp_path / "table", 12, 2)
 
 
 @pytest.mark.slow

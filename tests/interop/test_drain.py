@@ -21,7 +21,7 @@ from tests.support.golden import log_records
 from tests.support.left_overlay import DEAD, GROUP, RETRIES, LeftOverlay, left_overlay
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
-KILLS = 6
+KILLS = 3
 TOPICS = {"waiting": SCHEDULE, "delivered": RETRIES, "dead": DEAD}
 
 pytestmark = pytest.mark.timeout(600)

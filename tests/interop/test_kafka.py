@@ -455,8 +455,8 @@ def kill_rounds(kafka: Kafka, store: Path, identity: str, rounds: int, seed: int
 def test_killed_mirrors_end_with_every_message_once(
     kafka: Kafka, tmp_path: Path, identity: str, seed: int
 ) -> None:
-    """Six rounds."""
-    kill_rounds(kafka, make_store(tmp_path / "store", 600), identity, 6, seed)
+    """Three rounds."""
+    kill_rounds(kafka, make_store(tmp_path / "store", 600), identity, 3, seed)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ CHECKS = 3
 SETTINGS = (
     "transactionTimeOut=1000\ntransactionCheckInterval=1000\ntransactionCheckMax=3\nbrokerName=B\n"
 )
-HALVES, KILLS = 60, 4
+HALVES, KILLS = 60, 2
 PATIENCE_SECONDS = 60.0
 CLIENTS = pytest.mark.parametrize("client", ["", pytest.param(OLD_CLIENT, marks=pytest.mark.slow)])
 

@@ -329,15 +329,16 @@ def test_a_dispatcher_that_stopped_at_a_gap_may_go_on_either_way(ram_path: Path)
         assert contents(output.root) == contents(whole.root)
 
 
-def test_killed_anywhere_what_depends_on_it_is_never_there_without_it(ram_path: Path) -> None:
-    """Before each of the first operations on files: an entry has its record, and whoever starts
-    next, told the same or nothing, ends with the same bytes."""
+def test_killed_anywhere_what_depends_on_it_is_never_there_without_it(
+    ram_path: Path, seed: int
+) -> None:
+    """Before every second operation: an entry has its record, and the next start ends the same."""
     store = unpack_golden("plain", ram_path)
     flags = {"mapped_file_size_consume_queue": 400, "index_tags": True}
     whole = DerivedOutput(store, ram_path / "whole")
     whole.start(**flags)
     recorded, derived = [], []
-    for ordinal in range(1, 56):
+    for ordinal in range(1 + seed % 2, 56, 2):
         output = DerivedOutput(store, ram_path / "output")
         assert is_killed_at(ordinal, lambda output=output: output.start(**flags))
         has_record = (output.root / RECORD).exists()
