@@ -123,6 +123,20 @@ def test_what_others_have_written_stays(files: Files) -> None:
     assert files.read("subscriptionGroup", "forbiddenTable") == {"both": {"T": 4}}
 
 
+def test_a_topic_has_no_more_queues_after_a_snapshot(files: Files) -> None:
+    """It is declared with those that were noted before."""
+    before, after = files.open(), files.open()
+    for topic, queue_id in ((b"%RETRY%g", 2), ("订单".encode(), 0)):
+        before.note_queue(topic, queue_id)
+    after.restore(json.loads(json.dumps(before.frozen()())))
+    with after:
+        pass
+    topics = files.read("topics", "topicConfigTable")
+    assert {name: topics[name]["readQueueNums"] for name in ("%RETRY%g", "订单")} == {
+        "%RETRY%g": 3, "订单": 1,
+    }  # fmt: skip
+
+
 def test_they_follow_while_the_overlay_is_open(files: Files) -> None:
     """A broker that starts after a kill repeats the deliveries of a second at most."""
     (files.root / "config" / "delayOffset.json").write_text("damaged")

@@ -75,7 +75,10 @@ def remove_notes(root: Path) -> None:
         (root / "config" / name).unlink(missing_ok=True)
 
 
-def test_what_a_stopped_broker_owes(base: Path) -> None:
+@pytest.mark.parametrize("stated", ["", "timerMaxDelaySec=7200\n"])
+def test_what_a_stopped_broker_owes(base: Path, stated: str) -> None:
+    """The longest delay is that of one of the messages, which was sent two minutes before."""
+    (base / "broker.conf").write_text(CONF + stated)
     assert owed(base) == OWED[base.name]
     debts = find_debts(read_store_settings(base), base)
     assert sorted(debts.topics) == [b"Dl", b"Timer"][: len(OWED[base.name])]
