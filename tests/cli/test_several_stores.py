@@ -16,6 +16,7 @@ from reput.streaming.progress import Progress, TotalProgress
 from reput.upkeep import rebuildstores
 from tests.cli.test_errors import assert_one_line
 from tests.hostile.stores import log_with
+from tests.readers.stores import SmallStore as BrokerStore
 from tests.support.cli import Call, json_object
 from tests.support.golden import difference, unpack_golden
 from tests.support.small_store import SmallStore
@@ -83,6 +84,22 @@ def check_verify(call: Call, several: tuple[object, ...], outputs: Path, segment
     assert (shown.returncode, row.split()[-1]) == (1, "1")
     refused = call("verify", *several, "--output", outputs)
     assert (refused.returncode, "--output is for one store" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_each_store_decides_the_exit_code(tmp_path: Path, call: Call, name: str) -> None:
+    """Whether the first one differs or the last."""
+    stores, outputs = tmp_path / "stores", tmp_path / "outputs"
+    for each in ("a", "b"):
+        small = BrokerStore(stores / each)
+        small.append()
+        dispatch(DispatcherConfig(small.write(), outputs / each, once=True))
+    several = ("verify", "--stores", stores / "*", "--outputs", outputs)
+    assert call(*several).returncode == 0
+    path = min((outputs / name / "consumequeue").glob("*/*/*"))
+    with path.open("r+b") as file:
+        file.write(b"wrong")
+    assert call(*several).returncode == 1
 
 
 @pytest.mark.usefixtures("spark")

@@ -32,7 +32,7 @@ from reput.streaming.config import DispatcherConfig
 from reput.upkeep.verify.run import verify
 from tests.support.crash_images import outcome
 from tests.support.operations import before_operations
-from tests.support.processes import is_killed_at, wait_status_of
+from tests.support.processes import became, is_killed_at, wait_status_of
 from tests.support.sparkless import dispatch
 
 FILE_SIZE = 1 << 14
@@ -210,6 +210,25 @@ def test_nothing_is_visible_before_it_is_durable(tmp_path: Path) -> None:
             may_go.set()
             future.result(WAIT_SECONDS)
             assert opened.pipeline.wait_for(first.total_size * 2, WAIT_SECONDS)
+
+
+def test_what_is_durable_at_the_end_is_in_its_queue(tmp_path: Path) -> None:
+    """The end comes while a batch is written, and the log has more."""
+    root, found = made(tmp_path / "overlay"), list[Overlay]()
+
+    def hold(operation: str, path: str) -> None:
+        if operation == "pwrite" and "/consumequeue/" in path:
+            assert became(lambda: found[0].pipeline._is_closed, WAIT_SECONDS)
+
+    with before_operations(hold), overlay(root) as opened:
+        found.append(opened)
+        for _ in range(3):
+            (stored,) = opened.commits.submit([Record(topic=b"T")]).result(WAIT_SECONDS)
+        assert not opened.pipeline.wait_for(1, 0)
+    watermark = read_watermark(root / "reput")
+    assert watermark is not None
+    assert watermark.end_offset == stored.physical_offset + stored.total_size
+    assert not (root / "reput" / "abort").exists()
 
 
 def test_a_start_that_is_refused_says_so(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Pulls that are woken in several turns of the server, while others end."""
+"""Pulls that waited and are woken, many of them in several turns of the server."""
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from reput.readers.getranges import RangeReader
 from reput.serving import pulling
+from reput.serving.frame import Codec, Frame, encode
 from tests.serving.test_pulling import FOUND, MOVED, PULL, Live, live, pull
 from tests.support.remoting import Client, served
 
@@ -53,3 +55,17 @@ def test_a_pull_that_ends_while_others_are_woken_is_answered_once(
     codes = Counter(answer.code for answer in answers[:-1])
     assert sorted(answer.opaque for answer in answers) == [*sent, last]
     assert codes.keys() == {FOUND, MOVED}, codes
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_pull_that_waited_is_answered_in_its_encoding(live: Live, codec: Codec) -> None:
+    """A client that encodes headers in RocketMQ's binary form may know no other."""
+    fields = {name: str(value) for name, value in pull(1, sysFlag=6).items()}
+    with served(live.small.root) as port, Client(port) as client:
+        client.socket.sendall(encode(Frame(PULL, 7, ext=fields, codec=codec)))
+        # requests are answered in their order: the pull waits
+        assert client.ask(14, {"consumerGroup": "g", "topic": "Topic", "queueId": 0}).code == 22
+        live.append(tags_code=65, properties=b"TAGS\x01A\x02")
+        client.socket.settimeout(60)
+        head = client.socket.recv(8, socket.MSG_WAITALL)
+    assert head[4] == codec

@@ -7,6 +7,7 @@ a file size limit, a file in the way.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import resource
 import subprocess
@@ -40,8 +41,10 @@ def store_and_sync(root: Path) -> None:
     path = root / "file"
     fd = fsops.open_for_writing(path)
     mapping = fsops.map_for_writing(fd, 10_000, path)
-    mapping[5000:5003] = b"abc"
-    fsops.sync_mapping(mapping, 5000, 5003, path)
+    # over the border of two pages, of which the first is synced from its beginning
+    start, end = mmap.PAGESIZE - 2, mmap.PAGESIZE + 2
+    mapping[start:end] = b"abcd"
+    fsops.sync_mapping(mapping, start, end, path)
     mapping.close()
     os.close(fd)
 

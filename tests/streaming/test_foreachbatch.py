@@ -22,9 +22,10 @@ LONGEST_SECONDS = 60.0
 
 
 class Commits:
-    """Stands for a committer: the first batch fails once it is let."""
+    """Stands for a committer: the first batch fails once it is let, in a step of it."""
 
     def __init__(self) -> None:
+        self.failing_step = "commit"
         self.begun: list[int] = []
         self.has_begun = threading.Event()
         self.go_on = threading.Event()
@@ -34,12 +35,16 @@ class Commits:
         self.begun.append(batch.end)
         self.has_begun.set()
         assert self.go_on.wait(LONGEST_SECONDS)
-        if batch.end == 1:
-            raise NoSpaceError("the disk is full")
+        self._fail_in("commit", batch)
         return DispatchCounts(messages=1)
 
     def publish(self, batch: DispatchBatch) -> None:
         """Nobody is told of it."""
+        self._fail_in("publish", batch)
+
+    def _fail_in(self, step: str, batch: DispatchBatch) -> None:
+        if batch.end == 1 and step == self.failing_step:
+            raise NoSpaceError("the disk is full")
 
 
 @pytest.fixture
@@ -105,6 +110,20 @@ def test_the_end_of_a_run_waits_for_the_last_batch(
         batches.commits.wait()
     with pytest.raises(NoSpaceError):
         batches.commits.check()
+    batches.close()
+
+
+def test_a_durable_batch_counts_though_nobody_could_be_told(
+    batches: BatchFunction, commits: Commits
+) -> None:
+    """It is not written again."""
+    frames: list[Any] = [1]
+    commits.failing_step = "publish"
+    commits.go_on.set()
+    batches(frames[0], 0)
+    with pytest.raises(NoSpaceError, match="the disk is full"):
+        batches.commits.wait()
+    assert (batches.progress.position, batches.progress.counts.messages) == (1, 1)
     batches.close()
 
 
