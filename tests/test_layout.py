@@ -341,13 +341,6 @@ def test_the_list_of_commands_imports_no_command() -> None:
     assert "numpy" in loaded_by("diff", "--help"), "what a command imports is not seen"
 
 
-def test_a_run_imports_no_pandas(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """Half a second of CPU: pyspark and Arrow would import it, and make no use of it."""
-    loaded = loaded_by("run", str(golden("mixed")), "--output", str(tmp_path / "output"), "--once")
-    assert loaded >= {"numba", "pyarrow", "pyspark"}
-    assert "pandas" not in loaded
-
-
 def test_status_and_readers_import_no_spark(golden: Callable[[str], Path]) -> None:
     """They run in a few tenths of a second, and Spark or numba alone take longer to import."""
     store = str(golden("mixed"))

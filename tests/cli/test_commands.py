@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ def test_run_once_json_ends_with_the_promised_line(
 ) -> None:
     """Exactly the promised fields, and the queues are RocketMQ's. JAVA_HOME is enough. Packages of
     the working directory do no harm: one that is named as one of ours is a usual thing where stores
-    are kept."""
+    are kept. No process imports pandas, as pyspark and Arrow would, for half a second of CPU."""
     store, output = golden("broker"), tmp_path / "output"
     for name in ("store", "sources", "streaming"):
         (tmp_path / name).mkdir()
@@ -39,7 +40,8 @@ def test_run_once_json_ends_with_the_promised_line(
     done = subprocess.run(
         [*command, "--output", output],
         capture_output=True, text=True, timeout=180, check=False, cwd=tmp_path,
-        env=without_java(tmp_path / "programs") | {"JAVA_HOME": home},
+        env=without_java(tmp_path / "programs")
+        | {"JAVA_HOME": home, "PYTHONPROFILEIMPORTTIME": "1"},
     )  # fmt: skip
     found = json_object(done)
     assert list(found) == [
@@ -47,6 +49,9 @@ def test_run_once_json_ends_with_the_promised_line(
     ]  # fmt: skip
     assert (found["messages"], found["duplicates"], found["gaps"]) == (6120, 0, 0)
     assert difference(output / "consumequeue", store / "consumequeue") == []
+    imported = set(re.findall(r"^import time: .* (\w+)\.\w+$", done.stderr, re.M))
+    assert imported >= {"numba", "pyarrow", "pyspark"}
+    assert "pandas" not in imported, "one that fails is seen, without its parts"
 
 
 @pytest.mark.usefixtures("spark")
