@@ -7,12 +7,14 @@ import queue
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from reput.serving import admission
 from reput.serving.config import ServerConfig
+from reput.serving.connection import Connection
 from reput.serving.embedded import EmbeddedServer
 from reput.serving.stores import BrokerIdentity
 from reput.store import fsops
@@ -81,6 +83,39 @@ def test_a_commit_wakes_a_waiting_pull(
         if (m.topic, m.queue_id, m.queue_offset) == (b"Topic_1", 0, int(end))
     )  # fmt: skip
     assert int.from_bytes(answer.body[28:36], "big") == first.physical_offset
+
+
+def test_a_pull_for_which_there_was_no_memory_is_looked_at_again(
+    output: DerivedOutput, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the next commit, whichever queues that names."""
+    is_spent, has_looked = threading.Event(), threading.Event()
+
+    def is_memory_spent(_connection: Connection) -> bool:
+        if is_spent.is_set():
+            has_looked.set()
+        return is_spent.is_set()
+
+    monkeypatch.setattr(Connection, "is_memory_spent", property(is_memory_spent))
+    monkeypatch.setattr(admission, "MAX_SUSPEND_MS", 1 << 40)
+    with served.server:
+        output.start(part=lambda _: half_of(output), on_watermark=served.server.watermark_moved)
+        with Client(served.port()) as client:
+            end = client.ask(MAX_OFFSET, PLACE).ext["offset"]
+            wanted = {"queueOffset": end, "maxMsgNums": 32, "sysFlag": 6, "subscription": "*"}
+            opaque = client.send(PULL, {**PLACE, **wanted, "suspendTimeoutMillis": 1 << 40})
+            # requests are answered in their order: the pull waits
+            assert client.ask(MAX_OFFSET, PLACE).ext["offset"] == end
+            is_spent.set()
+            output.start(on_watermark=served.server.watermark_moved)
+            assert has_looked.wait(EVENT_SECONDS)
+            # the server has seen all of these commits before it answers again and again
+            for _ in range(5):
+                client.ask(MAX_OFFSET, PLACE)
+            is_spent.clear()
+            served.server.watermark_moved(served.settings, ())
+            answer = client.receive(timeout=30)
+    assert (answer.code, answer.opaque) == (FOUND, opaque)
 
 
 def test_a_failure_does_not_stop_dispatch(
