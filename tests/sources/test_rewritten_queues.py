@@ -25,7 +25,7 @@ from reput.store.queue.view import QueueView
 from reput.streaming.config import DispatcherConfig
 from tests.sources import test_queue_contract
 from tests.sources.test_rewritten_log import LAX, bodies
-from tests.support.micro_batches import Checkpoint, Rows, Run, some_batches
+from tests.support.micro_batches import Checkpoint, Rows, Run, plain, some_batches
 from tests.support.rewritten_store import RewrittenStore, old_form
 from tests.support.sparkless import dispatch
 from tests.support.wire import UNIT, file_name
@@ -353,3 +353,20 @@ def test_a_limited_stream_is_told_of_the_rest_before_more_comes(tmp_path: Path) 
     assert ends[3] == ends[4] == unlimited.latestOffset(ends[0], ReadAllAvailable())
     unlimited.stop()
     assert len({json.dumps(end) for end in ends}) == 4
+
+
+def test_a_queue_that_is_away_while_the_end_is_fixed_keeps_its_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes back before the batch is planned, with nothing new: its messages do not come
+    again."""
+    monkeypatch.setattr("reput.sources.queues.POLL_SHARE", 1e9)  # each look is due at once
+    store = RewrittenStore(tmp_path / "store", 1 << 13)
+    store.fill(30, queues=3)
+    before, lax = reader(store), reader(store, failOnDataLoss="false")
+    read = before.latestOffset(before.initialOffset(), ReadAllAvailable())
+    queue = min((store.root / "consumequeue").glob("*/1"))
+    queue.rename(tmp_path / "away")
+    lax.prepareForTriggerAvailableNow()
+    (tmp_path / "away").rename(queue)
+    assert plain(lax.latestOffset(read, ReadAllAvailable())) == plain(read)
