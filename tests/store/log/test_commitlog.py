@@ -176,6 +176,10 @@ def test_a_gap_between_files_belongs_to_none(tmp_path: Path) -> None:
     assert {offset: segment and segment.start for offset, segment in following.items()} == {
         0: 100, 100: 100, 101: 200, 201: 500, 500: 500, 501: None,
     }  # fmt: skip
+    gaps = {
+        offset: log.segments.gap_at(offset) for offset in (99, 199, 200, 299, 300, 499, 500, 600)
+    }
+    assert gaps == {**dict.fromkeys(gaps), 300: (300, 500), 499: (300, 500)}
     assert log.read(300, 10) == b""
     log.close()
 
