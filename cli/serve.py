@@ -120,7 +120,7 @@ async def _serve(config: ServerConfig, stores: list[ServedStore]) -> None:
         warn_if_open(config)
         for store, port in zip(stores, server.ports, strict=False):
             note_ready(config, store.settings.root, store.identity, port)
-        for store, port in zip(stores, server.overlay_ports, strict=False):
+        for store, port in zip(stores, server.overlay_ports, strict=config.overlay):
             note_overlay(config, store.output, store.identity, port)
 
     with render.stopped_by_signals(lambda: loop.call_soon_threadsafe(stop.set)):
