@@ -245,7 +245,7 @@ class Recorder:
 
     def _load(self, directory: Path, number: int) -> None:
         for path in sorted(directory.iterdir()):
-            child = self._new(path)
+            child = self._new(path.lstat().st_ino)
             self._live.directories[number][path.name] = child
             if path.is_dir():
                 self._live.directories[child] = {}
@@ -253,9 +253,9 @@ class Recorder:
             else:
                 self._live.files[child] = bytearray(path.read_bytes())
 
-    def _new(self, path: Path) -> int:
+    def _new(self, inode: int) -> int:
         number, self._next = self._next, self._next + 1
-        self.inodes[number] = os.lstat(path).st_ino
+        self.inodes[number] = inode
         return number
 
     def _add(self, operation: Operation) -> None:
@@ -307,7 +307,7 @@ class Recorder:
                 directory, name = place
                 number = self._live.directories[directory].get(name)
                 if number is None:
-                    number = self._new(Path(f"/proc/self/fd/{fd}").resolve())
+                    number = self._new(os.fstat(fd).st_ino)
                     self._live.files[number] = bytearray()
                     self._add(Names(((directory, name, number),), frozenset({directory})))
                 self._descriptors[fd] = number
@@ -396,7 +396,7 @@ class Recorder:
             real(path, mode, dir_fd=dir_fd)
             place = self._place(path, dir_fd)
             if place is not None:
-                number = self._new(Path(path))
+                number = self._new(os.stat(path, dir_fd=dir_fd).st_ino)
                 self._live.directories[number] = {}
                 self._add(Names(((*place, number),), frozenset({place[0]})))
 

@@ -58,7 +58,7 @@ class Kind:
     sample: int = 0
     """The number that ``make test`` takes."""
     sample_seed: int | None = None
-    """The seed of that sample, while others are known to fail; else the seed of the run."""
+    """The seed of that sample, while others may still find faults; else the seed of the run."""
     on_request: bool = False
     """Whether it is run only where it is asked for by name."""
 

@@ -24,7 +24,7 @@ from tests.torture.simulation.clients import (
 )
 from tests.torture.simulation.history import Event, Kind, Reply, Request
 from tests.torture.simulation.offsets import SUBSCRIPTION_NOT_EXIST, OffsetsRule
-from tests.torture.simulation.state import EXPIRY_SECONDS, INSTANT, Asked, Findings, State
+from tests.torture.simulation.state import ENDS, EXPIRY_SECONDS, INSTANT, Asked, Findings, State
 from tests.torture.simulation.store import body_of
 
 PULL_NOT_FOUND, NO_GROUP, NO_MEMBERS = 19, 26, 1
@@ -37,6 +37,8 @@ CODES = {
 }  # fmt: skip
 Membership = tuple[str, str]
 """Group and client."""
+CHANGING = {Kind.HANDLED, Kind.LOST, *ENDS}
+"""Events that may change members, beside the passing of time."""
 WAKE_SECONDS = 0.5
 """A waiting pull is answered this soon after messages have arrived."""
 
@@ -225,25 +227,33 @@ class MembersRule:
             if client is not None:
                 self._told[group, client] = now
                 self._untold.pop((group, client), None)
+        if self._untold:
+            self._await(event)
+        if event.kind not in CHANGING and not state.left:
+            return
         members = {
             (group, client): beat.time
             for group, beats in state.members.items()
             for client, beat in beats.items()
         }
-        # who may have expired is not told
+        for changed in members.keys() ^ self._known.keys():
+            self._changed(changed, [m for m in members if m[0] == changed[0]], now)
+        self._known = members
+
+    def _await(self, event: Event) -> None:
+        """Look whether somebody waits too long; who has left, or may have expired, is not told."""
+        state, now = self._state, event.time
         self._untold = {
-            member: since
-            for member, since in self._untold.items()
-            if member in members and not state.may_have_expired(*member, now)
+            (group, client): since
+            for (group, client), since in self._untold.items()
+            if client in state.members.get(group, ())
+            and not state.may_have_expired(group, client, now)
         }
         for member, since in self._untold.items():
             if now > since + self.NOTICE_SECONDS:
                 text = f"{member} was not told of a change at {since:.6f}"
                 self._findings.add(event, text)
                 self._untold[member] = float("inf")
-        for changed in members.keys() ^ self._known.keys():
-            self._changed(changed, [m for m in members if m[0] == changed[0]], now)
-        self._known = members
 
     def _changed(self, changed: Membership, others: list[Membership], now: float) -> None:
         """Somebody has come or left: the others are to be told, or were told when it expired.

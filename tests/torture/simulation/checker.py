@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.torture.simulation.answers import AnswersRule, BoundsRule, MembersRule, PullsRule
-from tests.torture.simulation.history import History
+from tests.torture.simulation.history import History, Kind
 from tests.torture.simulation.locks import LocksRule
 from tests.torture.simulation.offsets import OffsetsRule
 from tests.torture.simulation.state import Findings, Rule, State
@@ -18,6 +18,9 @@ def violations(history: History) -> list[str]:
         BoundsRule(state, findings), MembersRule(state, findings), LocksRule(state, findings),
     ]  # fmt: skip
     for event in history.events:
+        if event.kind is Kind.RECEIVED:
+            # the trace has it, and no rule needs it
+            continue
         state.see(event)
         for rule in rules:
             rule.see(event)

@@ -105,8 +105,9 @@ class State:
         self._remove(lambda beat: beat.number == number)
 
     def _expire(self, now: float) -> None:
-        latest = EXPIRY_SECONDS + EXPIRY_CHECK_SECONDS + INSTANT
-        self._remove(lambda beat: now - beat.time > latest)
+        latest = now - EXPIRY_SECONDS - EXPIRY_CHECK_SECONDS - INSTANT
+        if latest > 0:
+            self._remove(lambda beat: beat.time < latest)
 
     def _remove(self, is_gone: Callable[[Beat], bool]) -> None:
         for group, members in self.members.items():

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -197,6 +200,17 @@ class World:
         await asyncio.wait([server.stop()])
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Collect no garbage meanwhile: a history keeps what it makes, and the collector would look at
+    all of it again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def play(directory: Path, rng: random.Random) -> World:
     """Play one history in an empty directory."""
     output = directory / "output"
@@ -204,7 +218,7 @@ def play(directory: Path, rng: random.Random) -> World:
     output.mkdir(parents=True)
     (directory / "store").mkdir()
     loop = VirtualLoop()
-    with Power(output) as disk:
+    with uncollected(), Power(output) as disk:
         world = World(loop, rng, disk, output)
         with world.place.simulated():
             run(loop, world.play())
