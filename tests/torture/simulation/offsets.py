@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests.torture.simulation.clients import COMMITS, PULL, QUERY_OFFSET, RESET, UPDATE_OFFSET
+from tests.torture.simulation.clients import (
+    COMMITS,
+    MOVED,
+    PULL,
+    QUERY_OFFSET,
+    RESET,
+    UPDATE_OFFSET,
+)
 from tests.torture.simulation.history import Event, Kind, Reply, Request
 from tests.torture.simulation.state import Findings, State
 
@@ -23,14 +30,15 @@ class _Committed:
 
     at_start: list[int | None] = field(default_factory=lambda: [None])
     """One of these was there when the server started."""
-    commits: list[tuple[float, int]] = field(default_factory=list)
-    """Since then."""
+    commits: list[tuple[float, int, bool]] = field(default_factory=list)
+    """Since then; whether the server surely took it."""
 
     def possible(self, before: float) -> list[int | None]:
         """The offsets that may be left, where commits up to a time are durable."""
-        old = [offset for time, offset in self.commits if time <= before]
-        kept: list[int | None] = [old[-1]] if old else self.at_start
-        return [*kept, *(offset for time, offset in self.commits if time > before)]
+        kept = self.at_start
+        for time, offset, is_sure in self.commits:
+            kept = [offset] if is_sure and time <= before else [*kept, offset]
+        return kept
 
 
 @dataclass
@@ -39,6 +47,8 @@ class _Reset:
 
     offset: int
     unaware: set[str]
+    unsure: set[str]
+    """The members who may have expired before it: the server moves them if they had not."""
     notified: set[str] = field(default_factory=set)
 
     def pulled(self, client: str) -> bool:
@@ -101,6 +111,13 @@ class OffsetsRule:
         if request.code == PULL and code != SUBSCRIPTION_NOT_EXIST:
             key = _key(request)
             client = self._state.member(event.number, key[0])
+            reset = self._resets.get(key)
+            if reset is not None and client in reset.unsure:
+                # now it shows
+                reset.unsure.remove(client)
+                if code == MOVED:
+                    reset.unaware.add(client)
+                    self.moved[event.number, event.opaque] = reset.offset
             is_moved = client is not None and self._pulled(key, client)
             if not is_moved and int(str(request.ext["sysFlag"])) & COMMITS:
                 self._commit(event, key, request)
@@ -111,7 +128,9 @@ class OffsetsRule:
         elif request.code == RESET and code == 0:
             key, offset = _key(request, "group"), int(str(request.ext["offset"]))
             self._add(event, key, offset)
-            self._resets[key] = _Reset(offset, {*self._state.members.get(key[0], {})})
+            members = {*self._state.members.get(key[0], {})}
+            unsure = {m for m in members if self._state.may_have_expired(key[0], m, event.time)}
+            self._resets[key] = _Reset(offset, members - unsure, unsure)
             for number, _ in self._ended:
                 client = self._state.member(number, key[0])
                 if client is not None:
@@ -126,10 +145,12 @@ class OffsetsRule:
     def _commit(self, event: Event, key: Key, request: Request) -> None:
         client, reset = self._state.member(event.number, key[0]), self._resets.get(key)
         if reset is None or client not in reset.unaware | reset.notified:
-            self._add(event, key, int(str(request.ext["commitOffset"])))
+            is_sure = reset is None or client not in reset.unsure
+            self._add(event, key, int(str(request.ext["commitOffset"])), is_sure=is_sure)
 
-    def _add(self, event: Event, key: Key, offset: int) -> None:
-        self._committed.setdefault(key, _Committed()).commits.append((event.time, offset))
+    def _add(self, event: Event, key: Key, offset: int, *, is_sure: bool = True) -> None:
+        commits = self._committed.setdefault(key, _Committed()).commits
+        commits.append((event.time, offset, is_sure))
 
     def _asked(self, event: Event, key: Key, reply: Reply | None) -> None:
         committed = self._committed.setdefault(key, _Committed())
@@ -142,8 +163,8 @@ class OffsetsRule:
             committed.at_start = [found]
         client, reset = self._state.member(event.number, key[0]), self._resets.get(key)
         if reset is not None and client is not None:
-            reset.unaware.discard(client)
-            reset.notified.discard(client)
+            for clients in (reset.unaware, reset.unsure, reset.notified):
+                clients.discard(client)
 
 
 def _key(request: Request, group: str = "consumerGroup") -> Key:
