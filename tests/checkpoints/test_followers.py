@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from reput.checkpoints.followers import (
 )
 from reput.store.errors import StoreError
 from reput.store.files import FOLLOWERS_DIRECTORY
+from tests.support.operations import killed_before
+from tests.support.power_cuts import Disk
+from tests.support.recorder import Recorder, read_tree
 
 DAMAGED = (
     '{"name": "to', "", "null", "[]", "7", '"text"', '{"name": "a"}',
@@ -33,6 +37,23 @@ DAMAGED = (
 def cuts(state: Path) -> dict[str, int | None]:
     """The cut that each follower has yet to make."""
     return {found.name: found.truncate_to for found in read_follower_states(state)}
+
+
+def test_a_position_is_durable_after_a_kill_at_the_first_one(tmp_path: Path) -> None:
+    """At any operation of it: the next run finds a directory that only the kernel knows."""
+    is_killed = True
+    for number in count(1):
+        state = tmp_path / str(number)
+        state.mkdir()
+        with Recorder(state) as recorder:
+            with killed_before(number):
+                write_follower_state(state, FollowerState("one", "memory", position=1))
+                is_killed = False
+            write_follower_state(state, FollowerState("one", "memory", position=2))
+        assert Disk.after(recorder).durable() == read_tree(state), f"{number=}"
+        if not is_killed:
+            break
+    assert number > 4
 
 
 def test_the_lowest_cut_counts_until_it_is_made(tmp_path: Path) -> None:
