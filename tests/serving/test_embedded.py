@@ -62,6 +62,16 @@ def half_of(output: DerivedOutput) -> int:
     return found[len(found) // 2].physical_offset
 
 
+def held_pull(client: Client) -> tuple[int, str]:
+    """A pull that waits at the end of a queue: its number, and that end."""
+    end = client.ask(MAX_OFFSET, PLACE).ext["offset"]
+    wanted = {"queueOffset": end, "maxMsgNums": 32, "sysFlag": 6, "subscription": "*"}
+    opaque = client.send(PULL, {**PLACE, **wanted, "suspendTimeoutMillis": 1 << 40})
+    # requests are answered in their order: the pull waits
+    assert client.ask(MAX_OFFSET, PLACE).ext["offset"] == end
+    return opaque, end
+
+
 def test_a_commit_wakes_a_waiting_pull(
     output: DerivedOutput, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,11 +80,7 @@ def test_a_commit_wakes_a_waiting_pull(
     with served.server:
         output.start(part=lambda _: half_of(output), on_watermark=served.server.watermark_moved)
         with Client(served.port()) as client:
-            end = client.ask(MAX_OFFSET, PLACE).ext["offset"]
-            wanted = {"queueOffset": end, "maxMsgNums": 32, "sysFlag": 6, "subscription": "*"}
-            opaque = client.send(PULL, {**PLACE, **wanted, "suspendTimeoutMillis": 1 << 40})
-            # requests are answered in their order: the pull waits
-            assert client.ask(MAX_OFFSET, PLACE).ext["offset"] == end
+            opaque, end = held_pull(client)
             output.start(on_watermark=served.server.watermark_moved)
             answer = client.receive(timeout=EVENT_SECONDS)
     assert (answer.code, answer.opaque) == (FOUND, opaque)
@@ -101,11 +107,7 @@ def test_a_pull_for_which_there_was_no_memory_is_looked_at_again(
     with served.server:
         output.start(part=lambda _: half_of(output), on_watermark=served.server.watermark_moved)
         with Client(served.port()) as client:
-            end = client.ask(MAX_OFFSET, PLACE).ext["offset"]
-            wanted = {"queueOffset": end, "maxMsgNums": 32, "sysFlag": 6, "subscription": "*"}
-            opaque = client.send(PULL, {**PLACE, **wanted, "suspendTimeoutMillis": 1 << 40})
-            # requests are answered in their order: the pull waits
-            assert client.ask(MAX_OFFSET, PLACE).ext["offset"] == end
+            opaque, _ = held_pull(client)
             is_spent.set()
             output.start(on_watermark=served.server.watermark_moved)
             assert has_looked.wait(EVENT_SECONDS)
