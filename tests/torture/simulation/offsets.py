@@ -48,7 +48,8 @@ class _Reset:
     offset: int
     unaware: set[str]
     unsure: set[str]
-    """The members who may have expired before it: the server moves them if they had not."""
+    """The members who may have expired before it, or since: the server moves them if they had
+    not."""
     notified: set[str] = field(default_factory=set)
 
     def pulled(self, client: str) -> bool:
@@ -103,7 +104,12 @@ class OffsetsRule:
             key = _key(request)
             client = self._state.member(event.number, key[0])
             reset = self._resets.get(key)
-            if reset is not None and client in reset.unaware:
+            if reset is None or client not in reset.unaware:
+                return
+            if self._state.may_have_expired(key[0], client, event.time):
+                reset.unaware.remove(client)
+                reset.unsure.add(client)
+            else:
                 self.moved[event.number, event.opaque] = reset.offset
 
     def _handled(self, event: Event, request: Request, reply: Reply | None) -> None:
