@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from reput.cli.configfile import Given, name_of, values_given
-from reput.cli.render import set_up
+from reput.cli.render import set_log_level, set_up
 
 MARKUP: Final = "markdown"
 """The markup of docstrings, which are the commands' help."""
@@ -98,6 +98,8 @@ class Command(_Plain, TyperCommand):
         rest: list[str] = super().parse_args(ctx, args)
         if ctx.params.get("as_json"):
             set_up(as_json=True)
+        if "log_level" in ctx.params:
+            set_log_level(ctx.params["log_level"])
         return rest
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

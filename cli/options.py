@@ -482,6 +482,10 @@ OverlayOutput = Annotated[
         metavar="OUTPUT",
     ),
 ]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    value("LEVEL", "Log events of this level and above; `debug` has one for each micro-batch."),
+]
 AsJson = Annotated[bool, flag("Print JSON; lines on stderr are JSON, too.", "--json", "-j")]
 AsJsonLines = Annotated[
     bool, flag("Print JSON lines on a terminal, too; elsewhere they are the default.",

@@ -30,12 +30,11 @@ from reput.streaming.waiting import until_ready
 
 if TYPE_CHECKING:
     from reput.cli.bar import Bar
+    from reput.streaming.progress import BatchTimes
 
 _Result = TypeVar("_Result")
 
-PLAIN_SECONDS = 5.0
-UNCHANGED_SECONDS = 60.0
-"""Seconds between lines while nothing changes."""
+PLAIN_SECONDS = 10.0
 
 
 class Shown(Protocol):
@@ -57,6 +56,9 @@ class Shown(Protocol):
 
     def summary(self) -> dict[str, Any]:
         """Return the counts of the run so far, by name; ``messages`` is among them."""
+
+    def take_times(self) -> BatchTimes:
+        """Return the longest times of the batches since the last call."""
 
 
 class _Stderr:
@@ -81,6 +83,7 @@ class _Stderr:
             self.bar.print_above(plain)
 
 
+logger = logging.getLogger("reput")
 _stderr = _Stderr()
 _NOT_RETRIABLE: Mapping[str, object] = {"retriable": False}
 
@@ -144,15 +147,18 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         fields: Mapping[str, object] = getattr(record, "fields", {})
-        if fields and record.levelno <= logging.INFO and _stderr.bar is not None:
+        if fields and record.levelno == logging.INFO and _stderr.bar is not None:
             return  # the bar says it
         level, event, store = record.levelname.lower(), record.getMessage(), store_name.get()
         about = {} if store is None else {"store": store}
-        text = event + ":" * bool(fields)
-        text = " ".join([text, *(f"{name}={_field_text(value)}" for name, value in fields.items())])
+        text = event + ":" * bool(fields) + _texts_of(fields)
         where = "" if store is None else f"{escaped(store)}: "
         line = _stamped(level, record.created, where + escaped(text))
         _stderr.say(level, {**about, "event": event, **fields}, line)
+
+
+def _texts_of(fields: Mapping[str, object]) -> str:
+    return "".join(f" {name}={_field_text(value)}" for name, value in fields.items())
 
 
 def _field_text(value: object) -> str:
@@ -164,7 +170,6 @@ def _field_text(value: object) -> str:
 def set_up(as_json: bool) -> None:
     """Send this project's log to stderr, one line for each event, as JSON if ``as_json``."""
     _stderr.as_json = as_json
-    logger = logging.getLogger("reput")
     logger.handlers = [_Handler()]
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -172,6 +177,11 @@ def set_up(as_json: bool) -> None:
     # each call of a JVM that is gone; we print one line
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
+
+
+def set_log_level(level: str) -> None:
+    """Send events of this level and above only, such as ``debug``."""
+    logger.setLevel(level.upper())
 
 
 @contextmanager
@@ -211,13 +221,13 @@ def when_ready(work: Callable[[], _Result]) -> _Result:
 
 
 class ProgressDisplay:
-    """Progress of a command, in a ``with`` block: a bar on a terminal, otherwise a line every few
-    seconds if something has changed, and at least every minute."""
+    """Progress of a command, in a ``with`` block: a bar on a terminal, otherwise a line at level
+    info for every ten seconds in which something has changed."""
 
     def __init__(self, doing: str = "dispatching") -> None:
         self._doing = doing
         self._due = time.monotonic() + PLAIN_SECONDS
-        self._last: tuple[float, str] = (time.monotonic(), "")
+        self._state = ""
         if sys.stderr.isatty() and not _stderr.as_json:
             from reput.cli.bar import Bar  # noqa: PLC0415
 
@@ -242,24 +252,30 @@ class ProgressDisplay:
             "bytes_per_second": round(size),
         }  # fmt: skip
         done, lag = progress.position - progress.start_offset, progress.lag_bytes
-        self.update(done + ahead, None if lag is None else done + lag, text, fields)
+        total = None if lag is None else done + lag
+        self.update(done + ahead, total, text, fields, lambda: progress.take_times().fields())
 
     def update(
-        self, done: float, total: float | None, text: str, fields: Mapping[str, object]
+        self,
+        done: float,
+        total: float | None,
+        text: str,
+        fields: Mapping[str, object],
+        since_line: Callable[[], Mapping[str, object]] = dict,
     ) -> None:
         """Show ``done`` of ``total`` in any unit (None: not known), with ``text`` for people and
-        ``fields`` for machines."""
+        ``fields`` for machines. ``since_line`` is asked for more fields for each line."""
         now = time.monotonic()
         if _stderr.bar is not None:
             _stderr.bar.update(self._task, total=total, completed=done, at=text)
-        elif now >= self._due:
-            since, before = self._last
+        elif now >= self._due and logger.isEnabledFor(logging.INFO):
             state = f"{done} {total}"
-            if state != before or now >= since + UNCHANGED_SECONDS:
-                self._last = now, state
+            if state != self._state:
+                self._state = state
                 self._due = now + PLAIN_SECONDS
-                line = _stamped("info", time.time(), f"{self._doing}: {text}")
-                _stderr.say("info", {"event": self._doing, **fields}, line)
+                more = since_line()
+                line = _stamped("info", time.time(), f"{self._doing}: {text}{_texts_of(more)}")
+                _stderr.say("info", {"event": self._doing, **fields, **more}, line)
 
     def __enter__(self) -> Self:
         return self

@@ -95,6 +95,7 @@ def run(
     form: RowForm,
     clients: dict[str, Any],
     dispatcher: dict[str, Any],
+    log_level: options.LogLevel = "info",
 ) -> Iterator[Result]:
     """Dispatch a store's commitlog into consume queues, following it until stopped.
 
@@ -104,6 +105,7 @@ def run(
     several brokers' stores are followed, each into an output of its own; one that fails is started
     again alone.
     """
+    del log_level  # it counts from the start
     several = severalstores.several_stores(store, stores, outputs)
     new_measures = _new_measures(metrics_port, metrics_queues)
     fields = {**settings, "flags": flags, **dispatcher}

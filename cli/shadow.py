@@ -32,12 +32,14 @@ def shadow(
     settings: dict[str, Any],
     flags: dict[str, Any],
     dispatcher: dict[str, Any],
+    log_level: options.LogLevel = "info",
 ) -> Result:
     """Follow a live broker into an output of its own, and compare both sides' queues as they grow.
 
     It ends as `reput run` does. The exit code is 1 if an entry differs or nothing was compared;
     entries that the broker has yet to write are only counted.
     """
+    del log_level  # it counts from the start
     if output.resolve() == store.resolve():
         raise UsageError("--output is the store itself; give a directory for queues to compare")
     config = DispatcherConfig(store, output, **settings, flags=flags, **dispatcher)

@@ -1,7 +1,8 @@
 """The one event of the log for each batch: its range, its messages and the time of each stage.
 
-It is logged when the batch is durable, or when it fails, and then says the cause first. Its fields
-have the same names in text and in JSON, which ``reput.cli.render`` writes.
+It is logged when the batch is durable, at level debug, since a live log has several a second; or
+when it fails, and then says the cause first. Its fields have the same names in text and in JSON,
+which ``reput.cli.render`` writes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from reput.store.errors import ReputError
 from reput.store.runs.dispatch import DispatchCounts
 from reput.streaming.measures import Measures
+from reput.streaming.progress import milliseconds
 from reput.streaming.spark.errors import error_of_ours, first_line
 
 COLLECT = ("collect",)
@@ -30,7 +32,8 @@ class BatchEvent:
         it."""
         self._measures = measures
         self._fields: dict[str, object] = {"batch_id": batch_id, "start": start, "end": end}
-        self._stages: dict[str, float] = {}
+        self.stages: dict[str, float] = {}
+        """Seconds that each stage of the batch has taken so far."""
         self._counts: DispatchCounts | None = None
         """The counts of what is durable of it; None while nothing is."""
 
@@ -44,7 +47,7 @@ class BatchEvent:
         finally:
             after = self._measures.seconds(stages)
             for name in stages:
-                self._stages[name] = self._stages.get(name, 0.0) + after[name] - before[name]
+                self.stages[name] = self.stages.get(name, 0.0) + after[name] - before[name]
 
     def note_durable(self, start: int, end: int, counts: DispatchCounts) -> None:
         """Note that a piece of the batch, [start, end), is durable."""
@@ -62,14 +65,11 @@ class BatchEvent:
                 **self._fields, "messages": counts.messages, "duplicates": counts.duplicates,
                 "quarantined_bytes": counts.quarantined_bytes,
             }  # fmt: skip
-            logger.info("batch", extra={"fields": fields | self._milliseconds()})
-
-    def _milliseconds(self) -> dict[str, object]:
-        return {f"{name}_ms": round(1000 * seconds, 1) for name, seconds in self._stages.items()}
+            logger.debug("batch", extra={"fields": fields | milliseconds(self.stages)})
 
     def log_failed(self, error: BaseException) -> None:
         """Log that the batch failed, with the cause before everything else."""
         ours = error if isinstance(error, ReputError) else error_of_ours(error)
         cause = " ".join((str(ours) if ours is not None else first_line(error)).split())
-        fields = {"cause": cause, **self._fields, **self._milliseconds()}
+        fields = {"cause": cause, **self._fields, **milliseconds(self.stages)}
         logger.error("batch failed", extra={"fields": fields})

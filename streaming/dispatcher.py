@@ -180,6 +180,7 @@ class _Run:
             opened.callback(committer.close)
             tail = None if config.once else Tail(config, indexes, log, plan.watermark.store_id)
             take_over(config, start, committer, followers)
+            logger.info("begins", extra={"fields": {"start": plan.start, "log_end": start.log_end}})
             self.on_watermark(self.settings, None)
             progress.log_end = start.log_end
             log.will_need(plan.start, start.log_end - plan.start)
@@ -201,6 +202,7 @@ class _Run:
             committer.end()
             if config.once:
                 followers.catch_up(self.stop)
+        logger.info("ended", extra={"fields": progress.summary()})
         return progress
 
     def _query(

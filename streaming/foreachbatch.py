@@ -177,6 +177,7 @@ class BatchFunction:
         if self._tail and planned:
             self._tail.note_durable(planned)
         if parts is None or not parts.have_failed:
+            self.progress.note_stages(event.stages)
             event.log_durable()
 
     def _note_failure(self, event: BatchEvent, error: BaseException) -> None:

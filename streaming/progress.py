@@ -8,13 +8,40 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from reput.store.runs.dispatch import DispatchCounts
 
 RATE_WINDOW_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class BatchTimes:
+    """The longest times of some batches."""
+
+    batches: int = 0
+    longest: dict[str, float] = field(default_factory=dict)
+    """Stage -> seconds."""
+
+    def add(self, seconds: Mapping[str, float], batches: int = 1) -> None:
+        """Count batches with the times of their stages."""
+        self.batches += batches
+        for name, took in seconds.items():
+            self.longest[name] = max(took, self.longest.get(name, 0.0))
+
+    def fields(self) -> dict[str, object]:
+        """The fields of a log line; none without a batch."""
+        if not self.batches:
+            return {}
+        times = milliseconds(self.longest)
+        return {"batches": self.batches} | {f"max_{name}": time for name, time in times.items()}
+
+
+def milliseconds(seconds: Mapping[str, float]) -> dict[str, object]:
+    """Return the fields of a log line that say how long each stage took."""
+    return {f"{name}_ms": round(1000 * took, 1) for name, took in seconds.items()}
 
 
 @dataclass(slots=True)
@@ -37,6 +64,7 @@ class Progress:
     first_batch: float | None = None
     """The time at which the dispatch of the first batch began."""
     _marks: deque[tuple[float, int, int]] = field(default_factory=deque)
+    _shown: BatchTimes = field(default_factory=BatchTimes)
 
     def __post_init__(self) -> None:
         self.position = self.start_offset
@@ -60,6 +88,16 @@ class Progress:
         self._marks.append((now, self.counts.messages, end_offset + self.ahead_bytes))
         while now - self._marks[0][0] > RATE_WINDOW_SECONDS:
             self._marks.popleft()
+
+    def note_stages(self, seconds: Mapping[str, float]) -> None:
+        """Note how long each stage of a whole batch took."""
+        self._shown.add(seconds)
+
+    def take_times(self) -> BatchTimes:
+        """Return the number of whole batches since the last call, and their longest times. A batch
+        that another thread notes at the same moment may be left out."""
+        taken, self._shown = self._shown, BatchTimes()
+        return taken
 
     def rates(self) -> tuple[float, float]:
         """(messages dispatched/s, bytes scanned/s) over the last seconds, or since the run
@@ -125,6 +163,13 @@ class TotalProgress:
         """(messages dispatched/s, bytes scanned/s), as ``Progress.rates``."""
         messages, size = zip((0.0, 0.0), *(run.rates() for run in self._runs), strict=True)
         return sum(messages), sum(size)
+
+    def take_times(self) -> BatchTimes:
+        """The times of all runs, as ``Progress.take_times``."""
+        total = BatchTimes()
+        for taken in (run.take_times() for run in self._runs):
+            total.add(taken.longest, taken.batches)
+        return total
 
     def eta_seconds(self) -> float | None:
         """Seconds until the last one has caught up; None where unknown."""

@@ -20,7 +20,7 @@ from reput.store.log.record import Record
 from reput.store.runs.dispatch import DispatchCounts
 from reput.store.state.ledger import Ledger, LedgerEntry
 from reput.streaming.batchevent import COLLECT, COMMIT
-from reput.streaming.progress import Progress
+from reput.streaming.progress import Progress, TotalProgress
 from reput.workload.appender import Appender
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import REPUT, ROOT, Call, json_object
@@ -74,7 +74,7 @@ def test_json_is_utf_8_as_it_is_and_still_harmless(tmp_path: Path) -> None:
 def test_progress_lines_come_when_something_changed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An idle run says nothing more until the longer time is over."""
+    """An idle run says nothing more, and one of which only faults are wanted says nothing."""
     monkeypatch.setattr(render, "PLAIN_SECONDS", -1.0)
     render.set_up(as_json=True)
     display = render.ProgressDisplay()
@@ -83,9 +83,40 @@ def test_progress_lines_come_when_something_changed(
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["messages"] for line in lines] == [1, 2]
     assert {(line["level"], line["event"]) for line in lines} == {("info", "dispatching")}
-    monkeypatch.setattr(render, "UNCHANGED_SECONDS", -1.0)
-    display.update(2, 2, "2", {"messages": 2})
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    render.set_log_level("warning")
+    display.update(3, 3, "3", {"messages": 3})
+    assert capsys.readouterr().err == ""
+    render.set_up(as_json=False)
+
+
+def test_a_progress_line_has_the_longest_times_since_the_one_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is so for one run and for several; without a batch there are none."""
+    monkeypatch.setattr(render, "PLAIN_SECONDS", -1.0)
+    one, other = Progress(), Progress()
+    render.set_up(as_json=False)
+    display = render.ProgressDisplay()
+
+    def line(*runs: Progress) -> str:
+        one.advance(one.position + 1, DispatchCounts())
+        display(TotalProgress(runs) if len(runs) > 1 else one)
+        (found,) = capsys.readouterr().err.splitlines()
+        return found.rpartition("ETA unknown")[2]
+
+    for seconds in ({"commit": 0.002, "write": 0.0005}, {"commit": 0.001, "write": 0.001}):
+        one.note_stages(seconds)
+    assert line(one) == " batches=2 max_commit_ms=2.0 max_write_ms=1.0"
+    assert line(one) == ""
+    one.note_stages({"commit": 0.004})
+    other.note_stages({"commit": 0.03, "sync": 0.001})
+    assert line(one, other) == " batches=2 max_commit_ms=30.0 max_sync_ms=1.0"
+    one.note_stages({"commit": 0.004})
+    render.set_up(as_json=True)
+    one.advance(one.position + 1, DispatchCounts())
+    display(one)
+    found = json.loads(capsys.readouterr().err)
+    assert (found["event"], found["batches"], found["max_commit_ms"]) == ("dispatching", 1, 4.0)
     render.set_up(as_json=False)
 
 
@@ -174,6 +205,12 @@ def test_a_batch_is_one_event_in_json_and_in_text(tmp_path: Path, call: Call) ->
         for _ in range(600):
             appender.append(Record(b"A", b"x" * 400))
     command = ("run", store, "--once", "--max-bytes-per-trigger", "64k", "--output")
+    quiet = call(*command, tmp_path / "quiet").stderr
+    assert " batch: " not in quiet
+    assert re.findall(r"info    (begins|ended): (?:start|messages)=(\d+)", quiet) == [
+        ("begins", "0"), ("ended", "600"),
+    ]  # fmt: skip
+    command = ("run", store, "--log-level", "debug", *command[2:])
     as_json = call(*command, tmp_path / "json", "--json")
     told = [json.loads(line) for line in as_json.stderr.splitlines()]
     events = [one for one in told if one["event"] == "batch"]
@@ -183,8 +220,9 @@ def test_a_batch_is_one_event_in_json_and_in_text(tmp_path: Path, call: Call) ->
     assert ends[-1] == json_object(as_json)["end_offset"] == appender.end_offset
     assert sum(one["messages"] for one in events) == 600
     assert [one["batch_id"] for one in events] == list(range(len(events)))
+    assert {one["level"] for one in events} == {"debug"}
     as_text = call(*command, tmp_path / "text").stderr
-    lines = re.findall(r"^\S+Z? info    batch: (.*)$", as_text, re.M)
+    lines = re.findall(r"^\S+Z? debug   batch: (.*)$", as_text, re.M)
     assert len(lines) == len(events)
     for line, event in zip(lines, events, strict=True):
         fields = dict(part.split("=") for part in line.split(" "))

@@ -25,7 +25,9 @@ with render.ProgressDisplay() as display:
     display.update(1, 3, "1 of 3", {})
     render._stderr.bar.refresh()
     logger = logging.getLogger("reput")
-    logger.info("batch", extra={"fields": {"start": 0}})
+    logger.info("ended", extra={"fields": {"start": 0}})
+    logger.setLevel("DEBUG")
+    logger.debug("batch", extra={"fields": {"start": 8}})
     logger.info("a line of the log")
     logger.error("batch failed", extra={"fields": {"cause": "disk full", "start": 0}})
     display.update(2, 3, "2 of 3", {})
@@ -187,7 +189,8 @@ def test_log_lines_stand_above_the_bar() -> None:
     """A line of the log is never written beside the bar, and a batch, which moves the bar, has none
     unless it fails."""
     sent = on_terminal([sys.executable, "-c", LOG_BESIDE_BAR], "xterm", 80)
-    assert "batch:" not in sent
+    assert "ended:" not in sent
+    assert re.search("debug +batch: start=8", CONTROL.sub("", sent))
     assert 'batch failed: cause="disk full" start=0' in CONTROL.sub("", sent)
     line = next(part for part in re.split(r"[\r\n]", sent) if "a line of the log" in part)
     assert re.fullmatch(r"[-0-9T:.]+Z info +a line of the log", CONTROL.sub("", line))

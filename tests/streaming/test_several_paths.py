@@ -165,7 +165,7 @@ def test_a_run_ends_when_its_broker_gets_another_directory(
         run_dispatcher(DispatcherConfig(store, output), stop, follow)
     assert len(calls) >= 4
     assert kept != (store / "broker.conf").read_text()
-    done = call("run", store, "--output", output, "--once")
+    done = call("run", store, "--output", output, "--once", "--log-level", "debug")
     assert done.returncode == 0, done.stderr
     assert f"batch: batch_id=1 start={3 * 262144} " in done.stderr
     assert difference(output / "consumequeue", store / "consumequeue") == []
