@@ -48,3 +48,14 @@ def test_help_shows_the_examples(call: Call, name: str) -> None:
     text = " ".join(done.stdout.split())
     for example in EXAMPLES[name]:
         assert f"reput {example}" in text
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+@pytest.mark.parametrize("group", ["groups", "dlq", "checkpoints"])
+def test_help_of_a_group_names_its_commands(call: Call, group: str, option: str) -> None:
+    """It is not the help of the command that may be left out."""
+    done = call(group, option)
+    assert done.returncode == 0
+    names = {words[1] for words in map(str.split, EXAMPLES) if words[0] == group}
+    assert len(names) > 1
+    assert {line.split()[1] for line in done.stdout.splitlines() if line[:2] == "│ "} >= names

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from reput.serving import connection, refusals
+from reput.serving.codes import ResponseCode
 from reput.serving.frame import Frame
 from tests.support.certificates import make_certificate
-from tests.support.remoting import Client, served
+from tests.support.remoting import Client, framed, served, take_frames
 
 PULL = 11
 NOBODY = {"topic": "Topic_1", "consumerGroup": "group", "queueId": 0, "queueOffset": 0,
@@ -263,3 +264,49 @@ def test_a_client_that_takes_a_long_answer_is_not_idle() -> None:
     """It need not ask for anything meanwhile; it is closed two minutes after it took the last."""
     with closing(OwnTimeLoop()) as loop:
         loop.run_until_complete(talk(loop))
+
+
+async def answers_to_many(count: int, body_size: int) -> tuple[list[str], int]:
+    """One client sends so many requests in one piece, and another one sends its only request while
+    the first of them is served. Whose request was served in the end, in this order; and how many
+    before anyone took an answer."""
+    loop, order = asyncio.get_running_loop(), list[str]()
+    pairs = [socket.socketpair() for _ in range(2)]
+    (_, many), (_, single) = pairs
+
+    def handle(asking: connection.Connection, request: Frame) -> Frame:
+        if not order:
+            single.sendall(framed(PULL, 0, {}))
+        order.append("many" if asking is opened[0] else "single")
+        return request.answer(ResponseCode.SUCCESS, body=bytes(body_size))
+
+    listener = connection.Listener({PULL: handle}, lambda _: None)
+    opened = [
+        (await loop.connect_accepted_socket(listener.connection, ours))[1] for ours, _ in pairs
+    ]
+    many.sendall(b"".join(framed(PULL, opaque, {}) for opaque in range(count)))
+    while "single" not in order:
+        await asyncio.sleep(0)
+    untaken, received, opaques = order.count("many"), bytearray(), list[int]()
+    many.setblocking(False)
+    while len(opaques) < count:
+        received += await loop.sock_recv(many, 1 << 20)
+        opaques += [answer.opaque for answer in take_frames(received)]
+    assert opaques == list(range(count))
+    await listener.stop()
+    for pair in pairs:
+        pair[1].close()
+    return order, untaken
+
+
+def test_many_requests_of_one_client_leave_others_their_turn() -> None:
+    """At most two turns of the one come before the other, whose request came during the first."""
+    order, _ = asyncio.run(answers_to_many(5 * connection.REQUESTS_AT_ONCE, 0))
+    assert order.index("single") <= 2 * connection.REQUESTS_AT_ONCE
+
+
+def test_requests_wait_for_answers_to_those_that_came_with_them() -> None:
+    """Nobody takes the answers: those beyond the limit are not made, however few the requests."""
+    count, size = 8, connection.UNREAD_HIGH_WATER_BYTES
+    _, untaken = asyncio.run(answers_to_many(count, size))
+    assert 1 <= untaken <= 2 < count <= connection.REQUESTS_AT_ONCE
