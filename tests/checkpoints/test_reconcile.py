@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,8 +103,10 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(tmp_path)
+    with closing(made.log):
+        yield made
 
 
 def test_a_first_start_begins_at_the_logs_first_byte(scene: Scene) -> None:
@@ -495,4 +498,3 @@ def test_a_replay_from_elsewhere_is_refused(scene: Scene) -> None:
         with pytest.raises(UsageError) as caught:
             scene.plan(found, replay_from=offset)
         assert f"[{first}, {found.end_offset})" in str(caught.value)
-    scene.log.close()

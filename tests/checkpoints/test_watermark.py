@@ -10,6 +10,7 @@ import signal
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -44,7 +45,8 @@ def write(directory: Path, *ends: int) -> list[Watermark]:
 def test_a_watermark_is_read_back(tmp_path: Path) -> None:
     """By this process and the next; none before the first."""
     assert read_watermark(tmp_path) is None
-    assert WatermarkFile(tmp_path).current is None
+    with closing(WatermarkFile(tmp_path)) as file:
+        assert file.current is None
     assert read_watermark(tmp_path) is None  # an empty file holds none either
     written = write(tmp_path, 1000, 2000, 3000)
     assert [one.sequence for one in written] == [1, 2, 3]
@@ -158,20 +160,19 @@ def test_a_failed_write_keeps_the_old_watermark(
     """In memory at least; a later try gets through and counts, but for one after a failed sync: the
     process cannot know what the disk has."""
     write(tmp_path, 1000, 2000)
-    file = WatermarkFile(tmp_path)
-    before = file.current
-    monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints(point))
-    with pytest.raises(error, match=WATERMARK_FILE):
-        file.advance(replace(FIRST, end_offset=3000))
-    assert file.current == before
-    if error is SyncError:
-        with pytest.raises(OwnershipError, match=r"epoch=.*end=2000 .*end=3000"):
+    with closing(WatermarkFile(tmp_path)) as file:
+        before = file.current
+        monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints(point))
+        with pytest.raises(error, match=WATERMARK_FILE):
             file.advance(replace(FIRST, end_offset=3000))
-        return
-    written = file.advance(replace(FIRST, end_offset=3000))
-    assert written.sequence == 3
-    assert read_watermark(tmp_path) == written
-    file.close()
+        assert file.current == before
+        if error is SyncError:
+            with pytest.raises(OwnershipError, match=r"epoch=.*end=2000 .*end=3000"):
+                file.advance(replace(FIRST, end_offset=3000))
+            return
+        written = file.advance(replace(FIRST, end_offset=3000))
+        assert written.sequence == 3
+        assert read_watermark(tmp_path) == written
 
 
 @pytest.mark.parametrize("written", [1, 2, 3])

@@ -31,14 +31,19 @@ def bytes_read() -> int:
     return int(fields[fields.index("rchar:") + 1])
 
 
-def open_files(below: Path, pid: int | None = None) -> int:
-    """How many descriptors of a process, by default this one, lead below a directory, to removed
+def open_paths(below: Path, pid: int | None = None) -> list[Path]:
+    """Where the descriptors of a process, by default this one, lead below a directory, to removed
     files too; others come and go with Spark's threads."""
-    found = 0
+    found = list[Path]()
     for path in Path(f"/proc/{pid or 'self'}/fd").iterdir():
         with suppress(FileNotFoundError):
-            found += path.readlink().is_relative_to(below)
-    return found
+            found.append(path.readlink())
+    return [path for path in found if path.is_relative_to(below)]
+
+
+def open_files(below: Path, pid: int | None = None) -> int:
+    """How many descriptors of a process lead below a directory."""
+    return len(open_paths(below, pid))
 
 
 def process_tree(pid: int) -> list[psutil.Process]:

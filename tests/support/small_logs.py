@@ -35,6 +35,11 @@ class SmallLogs:
             self._logs[start] = CommitLog([directory])
         return self._logs[start]
 
+    def close(self) -> None:
+        """Close all logs."""
+        for log in self._logs.values():
+            log.close()
+
 
 def random_log(rng: random.Random) -> wire.PlainLog:
     """Two files and a half of random messages, at a random start."""

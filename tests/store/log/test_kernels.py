@@ -12,6 +12,7 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -133,7 +134,8 @@ class Arena(SmallLogs):
 
 @pytest.fixture
 def arena(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Arena]:
-    yield Arena(tmp_path, monkeypatch)
+    with closing(Arena(tmp_path, monkeypatch)) as made:
+        yield made
 
 
 def check_case(arena: Arena, seed: int, case: int, harm: Damage) -> list[Status]:

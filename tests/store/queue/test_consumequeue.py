@@ -485,6 +485,7 @@ def test_names_that_a_failed_write_made_are_synced(
             again = files if is_same else ConsumeQueueFiles(directory, 40)
             done.add(again.write(0, data, root))
         else:
+            done.close()
             break
         done.sync()
         for path in (root, *(parent for parent in directory.parents if root in parent.parents),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,7 +119,8 @@ def test_a_blanked_gap_never_costs_a_message(tmp_path: Path) -> None:
     for queue_offset in (0, 1, 2, 17, 18):
         log.append(queue_offset)
     setup = log.setup(tmp_path, 100, OnQueueGap.BLANK)
-    Output(setup).run(log.plain.end)
+    with closing(Output(setup)) as output:
+        output.run(log.plain.end)
     files = ConsumeQueueFiles(setup.root / "consumequeue" / "T" / "0", 100)
     end = files.find_end(None)
     starts = [start for start, _ in log.plain.spans]
@@ -138,7 +140,8 @@ def twelve_messages(directory: Path) -> tuple[QueueLog, Setup]:
     for queue_offset in range(12):
         log.append(queue_offset)
     setup = log.setup(directory, 100)
-    Output(setup).run(log.plain.end)
+    with closing(Output(setup)) as output:
+        output.run(log.plain.end)
     return log, setup
 
 
@@ -214,7 +217,8 @@ def test_unused_queues_are_found_and_removed_with_their_directories(tmp_path: Pa
     border = log.plain.end
     log.append(0, 0, "New")
     setup = log.setup(tmp_path, 100)
-    Output(setup).run(log.plain.end)
+    with closing(Output(setup)) as output:
+        output.run(log.plain.end)
     settings = settings_of(setup.root, 100)
     where = setup.root, settings
     assert list(unused_queues(*where, border, None)) == [QueueKey("Old", 0)]

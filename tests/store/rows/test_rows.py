@@ -11,7 +11,8 @@ import random
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -99,8 +100,9 @@ def projection(rng: random.Random) -> pa.Schema:
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> SmallLogs:
-    return SmallLogs(tmp_path)
+def logs(tmp_path: Path) -> Iterator[SmallLogs]:
+    with closing(SmallLogs(tmp_path)) as made:
+        yield made
 
 
 @pytest.mark.parametrize("harm", [none, damage, randomize])
