@@ -177,10 +177,11 @@ def test_a_file_system_without_locks_is_an_output_error(
 
 def test_one_process_shares_its_lock(tmp_path: Path) -> None:
     """An appender and the dispatcher of its store: the lock lasts as long as one of them, and the
-    question who else holds it does not let it go."""
+    question who else holds it does not let it go. A fork has no part in it."""
 
     def is_ours() -> None:
         assert broker_pid(tmp_path) == os.getppid()
+        assert open_files(tmp_path) == 0
 
     with BrokerLock(tmp_path):
         with BrokerLock(tmp_path):

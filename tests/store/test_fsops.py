@@ -222,8 +222,9 @@ def test_operations_that_find_no_space_may_be_tried_again(
         fsops.replace_file(tmp_path / "a" / "b" / "c", b"data")
         os.close(fsops.open_for_writing(tmp_path / "a" / "d", 10))
 
-    for operation in ("mkdir", "open", "pwrite", "rename", "truncate"):
-        fail_at(monkeypatch, f"{operation}:1={name}")
+    # the second one gives a new file its length
+    for point in ("mkdir:1", "open:1", "pwrite:1", "rename:1", "truncate:1", "truncate:2"):
+        fail_at(monkeypatch, f"{point}={name}")
         with pytest.raises(NoSpaceError, match=str(tmp_path)):
             write()
         write()

@@ -1,4 +1,4 @@
-"""Whatever a test opens in its own directory is closed when it ends, for folders that import this.
+"""A test leaves no file of its own directory open, in folders whose conftest imports this.
 
 A process that runs for months must not lose a descriptor at each batch, and no result of a call
 shows whether it does.

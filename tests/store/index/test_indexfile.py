@@ -6,6 +6,7 @@ backwards; stale slots; damaged chains. Golden stores and crashes are in ``tests
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import struct
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reput.store import fsops
 from reput.store.errors import IndexFileError, OutputError, UsageError
 from reput.store.index.indexfile import (
     IndexFiles,
@@ -141,6 +143,24 @@ def test_a_file_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=NAME):
         MappedIndexFile.create(tmp_path / NAME, IndexLayout(1, 2), None)
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
+
+
+def test_a_file_without_room_is_whole_or_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever step finds the disk full."""
+    layout = IndexLayout(1, 2)
+    for ordinal in itertools.count(1):
+        failing = fsops._Failpoints(f"*:{ordinal}=ENOSPC")
+        monkeypatch.setattr(fsops, "_failpoints", failing)
+        try:
+            MappedIndexFile.create(tmp_path / NAME, layout, None).close()
+        except OutputError:
+            left = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+            assert left in ({}, {NAME: layout.file_size})
+        else:
+            break
+    assert ordinal > 4
 
 
 def test_entries_are_put_as_rocketmq_does(ram_path: Path, seed: int) -> None:
