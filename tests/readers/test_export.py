@@ -33,6 +33,7 @@ from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.support.cli import REPUT, ROOT, Call, reput_json, reput_on_terminal
 from tests.support.golden import ALL_GOLDEN_NAMES
 from tests.support.plain_rows import as_table, inflated, is_internal, plain_rows
+from tests.support.processes import open_files, open_paths
 from tests.support.wire import PlainLog
 
 PARTITIONS = dataset.partitioning(
@@ -275,6 +276,7 @@ def test_export_that_fails_or_is_stopped_leaves_nothing(
             lambda *_: None,
         )  # fmt: skip
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    assert [path for path in open_paths(tmp_path) if store not in path.parents] == []
 
 
 def test_killed_export_leaves_nothing_that_looks_finished(tmp_path: Path, seed: int) -> None:
@@ -310,6 +312,7 @@ def test_two_exports_to_one_place(tmp_path: Path) -> None:
     assert (aside / "part-0.parquet").read_bytes() == b"of the other one"
     os.close(fd)
     assert exported(store, tmp_path / "out").rows == 60
+    assert open_files(tmp_path) == 0
 
 
 def test_export_command(tmp_path: Path, call: Call) -> None:

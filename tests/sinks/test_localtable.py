@@ -14,6 +14,7 @@ from reput.sinks.delta.table import DeltaTarget
 from reput.store import fsops
 from reput.store.errors import StoreError, SyncError
 from tests.sinks.test_delta import STORE_ID, Source
+from tests.support.processes import open_files
 from tests.support.settings import ANY_SETTINGS
 from tests.support.tables import plain_columns, plain_rows
 
@@ -121,7 +122,8 @@ def test_torn_version_is_named_and_its_rows_come_again(
 
 
 def test_empty_commit_adds_nothing(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """The rows of a file that ext4 lost, for it was not synced, come again by themselves."""
+    """The rows of a file that ext4 lost, for it was not synced, come again by themselves. A write
+    leaves nothing open."""
     store, table = golden("plain"), tmp_path / "table"
     source = Source(store)
     ends = source.cuts(4)
@@ -130,6 +132,7 @@ def test_empty_commit_adds_nothing(golden: Callable[[str], Path], tmp_path: Path
     follower = DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS)
     assert follower.position() == ends[1]
     source.write(follower, ends[1], ends[3])
+    assert open_files(table) == 0
     assert plain_columns(table) == plain_rows(store)
 
 

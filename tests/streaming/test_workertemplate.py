@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from reput.streaming.spark import workertemplate
 from reput.streaming.spark.workertemplate import WorkerTemplate
-from tests.support.processes import fork, not_ended
+from tests.support.processes import became, fork, not_ended
 
 Stub = subprocess.Popen[bytes]
 WORKER = """
@@ -103,10 +103,14 @@ def _waiting(template: WorkerTemplate, below: Path) -> Iterator[tuple[Stub, psut
 
 
 def test_a_worker_that_spark_kills_ends(template: WorkerTemplate, tmp_path: Path) -> None:
-    """Spark knows the stub's process only."""
+    """Spark knows the stub's process only. The template keeps nothing of them."""
+    server = psutil.Process(template.process.pid)
     with _waiting(template, tmp_path) as (stub, worker):
+        count = server.num_fds()
         stub.kill()
         assert not_ended([worker], 60) == []
+    # it had a descriptor of the worker and one of the stub
+    assert became(lambda: server.num_fds() == count - 2, 20)
 
 
 def test_a_worker_that_ends_while_spark_kills_it_is_no_matter(
