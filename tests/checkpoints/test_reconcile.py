@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from reput.checkpoints import spark_checkpoint
-from reput.checkpoints.agreement import BuiltOutput, what_differs
+from reput.checkpoints.agreement import BuiltOutput
 from reput.checkpoints.reconcile import Plan, make_plan, watermark_of
 from reput.checkpoints.watermark import WatermarkFile
 from reput.store.config import StoreSettings
@@ -27,10 +27,9 @@ from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail
 from reput.store.state.logoffset import offset_json
 from reput.store.state.output import fingerprint
-from reput.store.state.watermark import Watermark, read_watermark
+from reput.store.state.watermark import Watermark
 from tests.support.golden import tree
-from tests.support.small_store import SmallStore
-from tests.support.wire import BLANK_MAGIC, PlainLog
+from tests.support.wire import PlainLog
 
 STORE = "0123456789abcdef0123456789abcdef"
 FILE_SIZE = 1024
@@ -54,7 +53,10 @@ class Scene:
         queue = self.directory / "consumequeue" / topic / str(queue_id)
         queue.mkdir(parents=True)
         units = [struct.pack(">qiq", a, b - a, 0) for a, b in self.plain.spans[: last + 1]]
-        (queue / f"{0:020d}").write_bytes(b"".join(units).ljust(QUEUE_FILE_SIZE, b"\0"))
+        data = b"".join(units)
+        for start in range(0, len(data), QUEUE_FILE_SIZE):
+            file = data[start : start + QUEUE_FILE_SIZE].ljust(QUEUE_FILE_SIZE, b"\0")
+            (queue / f"{start:020d}").write_bytes(file)
 
     @property
     def end(self) -> int:
@@ -264,15 +266,25 @@ def test_an_old_unit_that_agrees_by_chance_moves_no_cut(scene: Scene, alike: int
         assert scene.plan(found, log_end=log_end).truncate_to == scene.border(15)
 
 
-@pytest.mark.parametrize(("same", "is_enough"), [(0, False), (1, False), (7, False), (15, True)])
+@pytest.mark.parametrize(
+    ("same", "count", "is_enough"),
+    [
+        (0, 25, False), (1, 25, False), (7, 25, False), (15, 25, True),
+        (15, 35, False), (16, 35, True),
+    ],
+)  # fmt: skip
 def test_a_few_messages_of_one_shape_are_no_agreement(
-    scene: Scene, same: int, is_enough: bool
+    scene: Scene, same: int, count: int, is_enough: bool
 ) -> None:
-    """As two logs may begin with: of 25 units at least as many must agree as do not, or 16."""
-    scene.built(24)
-    found = scene.watermark(24)
+    """As two logs may begin with: at least as many units must agree as do not, or 16."""
+    for index in range(RECORDS, count):
+        scene.plain.append(queue_offset=index, store_timestamp=1000 + index, body=b"body")
+    scene.plain.write(scene.directory / "commitlog")
+    scene.log.refresh()
+    scene.built(count - 1)
+    found = scene.watermark(count - 1)
     again = PlainLog(FILE_SIZE, scene.plain.start)
-    for index in range(RECORDS + 5):
+    for index in range(count + 5):
         is_same = index < same
         topic, time = (b"Topic", 1000 + index) if is_same else (b"Other", 1000)
         again.append(topic=topic, queue_offset=index, store_timestamp=time)
@@ -283,7 +295,7 @@ def test_a_few_messages_of_one_shape_are_no_agreement(
         return
     with pytest.raises(CommitLogError, match="nothing was cut") as caught:
         scene.plan(found, log_end=again.end)
-    counted = f"only {same} of the 25 units" if same else "none of the 25 units of the queues"
+    counted = f"only {same} of the {count} units" if same else f"none of the {count} units"
     assert counted in str(caught.value)
 
 
@@ -454,36 +466,6 @@ def test_a_replay_begins_at_any_record_that_was_dispatched(scene: Scene) -> None
         assert (plan.start, plan.spark) == (offset, None)
         assert plan.watermark == found
         assert f"replaying from {offset}" in plan.notes
-
-
-def test_a_replay_begins_at_the_end_of_a_log_that_ends_with_its_file(tmp_path: Path) -> None:
-    """A BLANK ends the last file, and the broker has not begun another one."""
-    plain = PlainLog(FILE_SIZE)
-    plain.append()
-    plain.put(plain.end, struct.pack(">iI", FILE_SIZE - plain.end, BLANK_MAGIC))
-    store = SmallStore(tmp_path, plain)
-    store.output.start()
-    assert store.end == FILE_SIZE
-    store.output.start(replay_from=str(FILE_SIZE))
-    assert store.end == FILE_SIZE
-
-
-def test_a_record_in_the_place_of_a_blank_is_another_log(tmp_path: Path) -> None:
-    """The last record is the one that was dispatched, and yet the log is not."""
-    plain = PlainLog(FILE_SIZE)
-    plain.append()
-    blank = plain.end
-    plain.put(blank, struct.pack(">iI", FILE_SIZE - blank, BLANK_MAGIC))
-    store = SmallStore(tmp_path, plain)
-    store.output.start()
-    found = read_watermark(store.output.state)
-    assert found is not None
-    plain.append(queue_offset=1)
-    log = CommitLog([plain.write(store.output.store / "commitlog")])
-    said = what_differs(log, None, found)
-    log.close()
-    assert said is not None
-    assert f"a record is at physical offset {blank}, below the watermark {FILE_SIZE}" in said
 
 
 def test_a_replay_from_elsewhere_is_refused(scene: Scene) -> None:

@@ -219,8 +219,12 @@ def test_a_target_that_the_log_does_not_have_is_refused(
     place: Place, target: Target, text: str
 ) -> None:
     """In one line that names what there is."""
-    with pytest.raises(UsageError, match=text):
+    with pytest.raises(UsageError, match=text) as caught:
         rewind(place.output.settings(), place.root, None, target, apply=False)
+    if target.file is not None:
+        names = sorted(path.name for path in (place.log.root / "commitlog").iterdir())
+        assert len(names) > 1
+        assert str(caught.value).endswith(f"; it has {names[0]} to {names[-1]}")
 
 
 def test_nothing_happens_at_the_watermark(place: Place) -> None:
