@@ -22,6 +22,7 @@ from tests.support.configs import configured
 from tests.support.golden import tree
 from tests.support.grown_log import FILE_SIZE
 from tests.support.index_model import Content
+from tests.support.processes import open_files
 from tests.support.sealed import BorderStore, Sealed
 from tests.support.wire import PRE_BLANK, UNIT, file_name
 
@@ -130,7 +131,8 @@ def test_everything_is_built_where_a_file_of_blanks_is_gone(ram_path: Path) -> N
 
 
 def test_a_stray_unit_in_a_copy_is_cleared(ram_path: Path) -> None:
-    """In a queue that gets no message beyond the seal, so that nothing is written over it."""
+    """In a queue that gets no message beyond the seal, so that nothing is written over it. No file
+    stays open."""
     store = BorderStore(ram_path)
     store.append(light=b"INNER_MULTI_DISPATCH\x01L\x02INNER_MULTI_QUEUE_OFFSET\x010\x02")
     store.append_up_to(2 * FILE_SIZE)
@@ -143,6 +145,7 @@ def test_a_stray_unit_in_a_copy_is_cleared(ram_path: Path) -> None:
     config = DispatcherConfig(store.root, store.output.root, once=True)
     assert rebuild(config, threading.Event(), sealed=True).seal_end == 2 * FILE_SIZE
     assert path.read_bytes() == before
+    assert open_files(store.output.root) == 0
 
 
 @pytest.mark.parametrize("kind", ["consumequeue", "index"])

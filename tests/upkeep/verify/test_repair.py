@@ -16,6 +16,7 @@ from reput.streaming.sparkless import running
 from reput.upkeep.verify.difference import Damage
 from tests.support.golden import tree
 from tests.support.power_cuts import Disk
+from tests.support.processes import open_files
 from tests.support.recorder import Recorder, read_tree
 from tests.support.wire import file_name
 from tests.upkeep.test_checkpoints import Place
@@ -60,7 +61,7 @@ def test_a_repair_leaves_the_sign_of_a_run_that_was_cut_short(place: Place) -> N
 
 def test_all_that_a_repair_has_done_is_durable(place: Place) -> None:
     """Files that do not belong, sizes, bytes after the last unit, lost units, positions, lines of
-    the ledger and index files: a power cut brings no damage back."""
+    the ledger and index files: a power cut brings no damage back. No file stays open."""
     queue, other = sorted(place.root.glob("consumequeue/A/*"))[:2]
     last = max(queue.iterdir())
     size = last.stat().st_size
@@ -91,3 +92,4 @@ def test_all_that_a_repair_has_done_is_durable(place: Place) -> None:
     # one that comes back has the next start clear what is gone
     del disk["reput/abort"]
     assert disk == read_tree(place.root)
+    assert open_files(place.root) == 0
