@@ -12,11 +12,12 @@ import pytest
 
 from reput.overlay.checks import End
 from reput.overlay.debts import read_delay_offsets, read_timer_checkpoint
-from reput.overlay.handover import Done, Handover, hand_over
+from reput.overlay.handover import Done, Handover, hand_over, plan
 from reput.overlay.overlay import Overlay, overlay_root
 from reput.store import configjson
 from reput.store.config import read_store_settings
 from reput.store.errors import OwnershipError, UsageError
+from reput.store.log.appender import LogAppender
 from reput.store.log.record import SCHEDULE_TOPIC
 from tests.overlay.test_debts import plain_lock
 from tests.support.delivering import STORES
@@ -131,6 +132,28 @@ def test_a_message_that_the_wheel_had_not_taken_up(base: Path) -> None:
     found, _ = handed(base)
     assert ("timer", "delivered", True) in outcomes(found)
     assert "config/timercheck" not in found.files
+
+
+def test_a_second_of_the_wheel_of_which_a_message_is_left(base: Path) -> None:
+    """The wheel notes whole seconds: it goes on at that of the message which nobody has
+    delivered, and repeats the other."""
+    serve(base, LATER)
+    path = base / "config/timercheck"
+    head = bytearray(path.read_bytes())
+    struct.pack_into(">q", head, 16, 1 << 30)
+    path.write_bytes(head)
+    done = plan(read_store_settings(base), base, overlay_root(base)).done
+    (delivered,) = (one for one in done if one.kind == "timer")
+    assert not delivered.is_repeated
+    (record,) = (
+        one for one in log_records(base) if one.physical_offset == delivered.physical_offset
+    )
+    with LogAppender(base) as appender:
+        appender.append(record)
+    found, directory = handed(base)
+    assert [one.is_repeated for one in found.done if one.kind == "timer"] == [True]
+    moved = read_timer_checkpoint(directory)
+    assert moved is None or moved.next_time <= int(record.property_map[b"TIMER_OUT_MS"])
 
 
 def test_a_broker_that_keeps_its_offsets_in_rocksdb(base: Path) -> None:

@@ -20,6 +20,7 @@ from reput.overlay.overlay import Overlay, overlay_root
 from reput.overlay.release import RELEASE_5_3_3, Writer
 from reput.overlay.sends import RetryGroup, Send, Target
 from reput.overlay.snapshot import Part, Snapshots
+from reput.overlay.sources import Source
 from reput.overlay.waiting import WaitingRecords
 from reput.store import fsops
 from reput.store.config import read_store_settings
@@ -275,12 +276,16 @@ def test_power_cuts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) 
     assert were_read == {True, False}
 
 
-def test_what_was_given_up_is_in_no_snapshot(root: Path) -> None:
-    """The next start tries it again."""
+@pytest.mark.parametrize("given_up", ["own", "base", "own base", "base own"])
+def test_what_was_given_up_is_in_no_snapshot(root: Path, given_up: str) -> None:
+    """The next start tries it again; it looks for a record of the base anyway."""
     following = Following(root).start()
-    following.waiting.give_up(following.waiting.due(DAY_MS * 365 * 100)[0])
+    (own, *_) = following.waiting.due(DAY_MS * 365 * 100)
+    assert not own.is_base
+    for whose in given_up.split():
+        following.waiting.give_up(own if whose == "own" else Source(True, 1 << 40))
     following.write()
-    assert Following(root).start().was_read == 5
+    assert Following(root).start().was_read == (5 if "own" in given_up else 0)
 
 
 def test_a_state_stays_while_the_log_grows(root: Path) -> None:

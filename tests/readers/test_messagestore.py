@@ -10,6 +10,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from reput.store.log.sysflag import SysFlag
 from reput.store.queue.consumequeue import BoundaryType
 from reput.store.state.watermark import Watermark
 from tests.readers.stores import SmallStore, StoreByRanges
+from tests.support.batch_queue import BATCH_UNIT
 from tests.support.golden import GOLDEN_CASES, log_records, tree
 from tests.support.wire import PRE_BLANK, read_log
 
@@ -322,6 +324,28 @@ def test_a_pull_has_the_limits_of_the_store(tmp_path: Path, reader: type[Message
     assert pulled(on_disk + f"maxTransferBytesOnMessageInDisk={4 * size + 1}\n") == 4
     assert pulled(on_disk, in_memory_bytes=1 << 20) == 7
     assert pulled(on_disk, max_transfer_count_on_disk=5) == 5
+
+
+def test_a_pull_ends_before_an_inner_batch_beyond_its_limit(
+    golden: Callable[[str], Path], reader: type[MessageStore], seed: int
+) -> None:
+    """Messages count, not units (``isTheBatchFull``); the first batch comes whatever its size."""
+    root, rng, largest = golden("batch"), random.Random(seed), 0
+    with reader(root) as store:
+        for path in (root / "batchconsumequeue").glob("*/*/*"):
+            data = path.read_bytes()
+            units = BATCH_UNIT.iter_unpack(data[: len(data) // BATCH_UNIT.size * BATCH_UNIT.size])
+            batches = [(base, count) for _, size, _, _, base, count, _, _ in units if size]
+            queue = store.queue(*path.parts[-3:-2], int(path.parts[-2]))
+            for first in rng.sample(range(len(batches)), 30):
+                limit = rng.choice((1, 2, 5, 20, 32))
+                sums = accumulate(count for _, count in batches[first:])
+                taken = max(sum(total <= limit for total in sums), 1)
+                pulled = queue.get_message(batches[first][0], limit)
+                assert len(pulled.found) == taken
+                assert pulled.next_begin_offset == sum(batches[first + taken - 1])
+                largest = max(largest, taken)
+    assert largest > 3
 
 
 def test_a_batch_queue_without_units(

@@ -18,7 +18,7 @@ from tests.readers.stores import SmallStore
 from tests.serving.aclrequests import signed
 from tests.support.certificates import make_certificate
 from tests.support.golden import log_records, unpack_golden
-from tests.support.remoting import Answer, Client, heartbeat, served
+from tests.support.remoting import Answer, Client, heartbeat, served, served_stores
 
 PULL, QUERY, VIEW, HEART_BEAT, MEMBERS, ROUTE, CLUSTER, TOPICS = 11, 12, 33, 34, 38, 105, 106, 206
 NO_PERMISSION, UNKNOWN_TOPIC, RETRY, NOT_FOUND = 16, 17, 20, 22
@@ -121,6 +121,20 @@ def test_a_record_is_its_topics(port: int, places: dict[str, int]) -> None:
         for offset in (places["Secret"], 1, 1 << 40):
             answer = ask(client, VIEW, {"offset": offset, "topic": "Topic"})
             assert answer.code == NO_PERMISSION
+
+
+def test_a_record_is_judged_by_its_own_store(tmp_path: Path, rules: Path) -> None:
+    """Three stores have records of different topics at one place of their logs."""
+    stores = [SmallStore(tmp_path / f"store-{n}", n.encode()) for n in ("Other", "Topic", "Secret")]
+    for small in stores:
+        small.append()
+    places = [(root, root) for root in (small.write() for small in stores)]
+    answers = []
+    with served_stores(places, acl=rules) as ports:
+        for port in ports:
+            with Client(port) as client:
+                answers.append(ask(client, VIEW, {"offset": 0}).code)
+    assert answers == [NO_PERMISSION, 0, NO_PERMISSION]
 
 
 def java_hash(text: str) -> int:

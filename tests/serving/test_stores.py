@@ -11,10 +11,12 @@ from reput.serving import holds
 from reput.store import configjson
 from reput.store.files import CONSUMER_OFFSET_FILE
 from tests.support.golden import log_records, unpack_golden
+from tests.support.processes import became
 from tests.support.remoting import Client, heartbeat, served_stores
 
 PULL, COMMIT, HEART_BEAT, MEMBERS, LOCK, ROUTE, CLUSTERS, TOPICS = 11, 15, 34, 38, 41, 105, 106, 206
 SHARED, OF_ONE = "Topic_0", "Orders"
+SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +83,17 @@ def test_each_broker_has_its_own_messages_members_locks_and_offsets(
             assert client.ask(14, place).ext == {"offset": str(7 + number)}
     with Client(ports[2]) as client:
         assert client.ask(14, place).code == 22
+
+
+def test_a_member_leaves_where_its_connection_ends(ports: tuple[int, ...]) -> None:
+    """Whichever broker that is, and that one alone."""
+    members = {"consumerGroup": "leaving"}
+    for port in ports:
+        with Client(port) as watching:
+            with Client(port) as client:
+                assert client.ask(HEART_BEAT, {}, heartbeat("c", "leaving", SHARED)).code == 0
+                assert watching.ask(MEMBERS, members).code == 0
+            assert became(lambda asked=watching: asked.ask(MEMBERS, members).code == 1, SECONDS)
 
 
 def test_offsets_are_kept_per_store(tmp_path: Path) -> None:

@@ -143,12 +143,23 @@ def test_a_start_ends_the_epoch_of_a_killed_one(tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
+def test_topics_that_became_others_meanwhile(scene: Scene) -> None:
+    """A task finds all batch topics declared ordinary ones, or an ordinary one a batch topic."""
+    indexes = scene.task.indexes
+    for topics in (frozenset[bytes](), indexes.batch_topics | {b"x"}):
+        later = replace(indexes, batch_topics=topics)
+        answers = replace(scene.task, indexes=later)(iter(scene._scan(scene._log, later)))
+        with pytest.raises(StoreError, match=r"topics\.json has other batch topics"):
+            scene.task.batch_of(list(answers))
+
+
 def test_wrong_answers_are_refused(scene: Scene) -> None:
-    """A queue that no task has written, one with two owners, files that are not as they were
-    written or that the driver does not see; nothing is moved."""
+    """A queue that no task has written or that two have, one with two owners, files that are not as
+    they were written or that the driver does not see; nothing is moved."""
     answers = list(scene.task(iter(scene.rows)))
-    with pytest.raises(StoreError, match=r"have scanned \d+ units and written"):
-        scene.task.batch_of(answers[:-1])
+    for wrong in (answers[:-1], [*answers, answers[-1]]):
+        with pytest.raises(StoreError, match=r"have scanned \d+ units and written"):
+            scene.task.batch_of(wrong)
     other = replace(scene.task, indexes=replace(scene.task.indexes, batch_topics=frozenset({b"x"})))
     with pytest.raises(StoreError, match=r"topics\.json has other batch topics"):
         other.batch_of(answers)

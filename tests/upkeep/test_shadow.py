@@ -142,6 +142,27 @@ def test_a_long_hole_is_a_difference(tmp_path: Path) -> None:
     assert (missing.unit, missing.broker) == (1, None)
 
 
+def test_the_logs_last_message_is_missing_in_the_output(tmp_path: Path) -> None:
+    """Its record ends where the watermark is, so that the output should have its entry."""
+    store, output = tmp_path / "store", tmp_path / "output"
+    with Appender(store, file_size=1 << 20) as appender:
+        for _ in range(3):
+            appender.append(Record(topic=b"T", body=b"body"))
+    shadowed(store, output)
+    shutil.copytree(output / "consumequeue", store / "consumequeue")
+    path, last, size = entries(output)[-1]
+    offset, length, _ = unit_at(path, last)
+    overwrite(path, last, bytes(size))
+    settings = read_store_settings(store)
+    shadow = Shadow(settings, output)
+    with shadow:
+        shadow.watermark_moved(settings, None)
+    (missing,) = shadow.result.differences
+    assert (missing.unit, missing.reput) == (2, None)
+    assert missing.broker is not None
+    assert (missing.broker["offset"], missing.broker["size"]) == (offset, length)
+
+
 def test_a_hole_up_to_the_end_of_a_file_is_a_difference(golden: Golden, tmp_path: Path) -> None:
     """The queue's next file has entries."""
     store = golden("orders-5.5.1")
