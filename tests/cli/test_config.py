@@ -13,6 +13,7 @@ import typer
 
 from reput.cli import app
 from reput.cli.configfile import ConfigFile, named_parameters
+from reput.cli.options import spark_conf
 from tests.cli.test_errors import assert_one_line
 from tests.cli.test_terminal import all_commands
 from tests.support.cli import Call, json_object
@@ -74,7 +75,7 @@ def test_every_option_can_be_given_elsewhere(
     words: str, written: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All at once: the command gets the same parameters from a file, from variables, and from a
-    call."""
+    call. A variable that a unit file leaves empty says nothing."""
     values = {name: sample(one) for name, one in named_parameters(all_commands()[words]).items()}
     named = named_parameters(all_commands()[words])
     call = [word for name, one in named.items() for word in words_of_call(one, values[name])]
@@ -83,10 +84,24 @@ def test_every_option_can_be_given_elsewhere(
     table = ".".join(words.split())
     file = ConfigFile(written("\n".join([f"[{table}]", *lines])))
     assert parsed(words, [], file) == expected
-    for name, value in values.items():
-        variable = "_".join(("reput", *words.split(), name)).replace("-", "_").upper()
-        monkeypatch.setenv(variable, toml(value).strip('"'))
+    variables = {
+        "_".join(("reput", *words.split(), name)).replace("-", "_").upper(): toml(value).strip('"')
+        for name, value in values.items()
+    }
+    for variable, text in variables.items():
+        monkeypatch.setenv(variable, text)
     assert parsed(words, [], None) == expected
+    for variable in variables:
+        monkeypatch.setenv(variable, "")
+    assert parsed(words, [], file) == expected
+
+
+def test_a_spark_setting_ends_its_name_at_the_first_equals_sign() -> None:
+    """As ``spark-submit --conf`` reads it: a value such as a Java option has more of them."""
+    java, user = "-Duser.timezone=UTC -Da==b", "a=b"
+    pairs = [f"spark.driver.extraJavaOptions={java}", f"spark.executorEnv.A={user}", "spark.x="]
+    wanted = {"spark.driver.extraJavaOptions": java, "spark.executorEnv.A": user, "spark.x": ""}
+    assert spark_conf("--conf", pairs) == wanted
 
 
 @pytest.mark.parametrize("places", list(product((False, True), repeat=4)))

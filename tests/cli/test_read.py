@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from reput.cli import texts
 from reput.readers.messagestore import MessageStore
 from reput.store.log.record import Record
 from tests.cli.test_errors import assert_one_line
@@ -263,6 +264,20 @@ def test_hostile_text_does_not_act_on_a_terminal(tmp_path: Path) -> None:
         shown = STYLE.sub("", reput_on_terminal(*command, term="xterm"))
         assert r"\x1b]0;owned\x07\x1b[2J[bold red]x[/]\r\n\x7f\x9b31m\u202ecod" in shown
         assert ":smile:" in shown
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        HOSTILE, HOSTILE.encode(), b"\xff\x1b", [HOSTILE, b"\x1b"], {HOSTILE: 1}, {1: HOSTILE},
+        {"a": [{HOSTILE: (HOSTILE,)}]}, Path(HOSTILE),
+    ],
+)  # fmt: skip
+def test_hostile_values_of_any_kind_are_printable(value: object) -> None:
+    """Wherever the text is in them; all that is printable in it remains."""
+    shown = texts.shown(value)
+    assert shown.isprintable()
+    assert "[bold red]x[/]" in shown or "[bold red]" not in str(value)
 
 
 def test_hostile_text_in_json_is_ascii_and_whole(tmp_path: Path, call: Call) -> None:

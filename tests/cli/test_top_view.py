@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from reput.cli import top
 from reput.cli.topview import Table, TopView, topics
 from reput.upkeep.watch.outputs import Reading, WatchedQueue
 from reput.upkeep.watch.status import Lag
+
+SECONDS = 60.0
 
 
 def reading(rates: Sequence[float | None], dispatched: float | None = None) -> Reading:
@@ -81,3 +85,27 @@ def test_the_sums_of_a_topic_with_an_unknown_queue_are_unknown() -> None:
     found = topics(replace(reading(()), queues=queues))
     assert isinstance(found, Table)
     assert [*map(tuple, found.rows)] == [("T", 2, 10, None), ("U", 2, None, 3.0)]
+
+
+@pytest.mark.parametrize("good", [0, 1, 3])
+def test_a_reading_that_fails_ends_the_view(good: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many came before: the last one would stand there as if it were now."""
+    monkeypatch.setattr(top, "READ_SECONDS", 0.0)
+    readings, drawn, failed = iter([reading([1.0])] * good), list[object](), threading.Event()
+
+    class Watch:
+        def read(self) -> Reading:
+            for one in readings:
+                return one
+            raise ZeroDivisionError
+
+    def on_reading() -> None:
+        drawn.append(None)
+        if len(drawn) > good:
+            failed.set()
+
+    with top._Readings(Watch(), on_reading) as found:  # type: ignore[arg-type]
+        assert failed.wait(SECONDS)
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                found.latest()

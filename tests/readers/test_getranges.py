@@ -17,7 +17,8 @@ from reput.readers.messagestore import MessageStore
 from reput.store.state.watermark import Watermark
 from tests.readers.stores import SmallStore, java_hash
 from tests.support.golden import GOLDEN_CASES, log_records
-from tests.support.wire import UNIT
+from tests.support.processes import wait_status_of
+from tests.support.wire import UNIT, PlainLog
 
 PULLS = 300
 DAMAGED_SHARE = 10
@@ -106,6 +107,28 @@ def test_a_file_that_is_cut_meanwhile_ends_no_process(tmp_path: Path, kept: int)
             plain = store.queue("Topic", 0).get_message(offset)
             assert (found.status, found.damaged) == (plain.status, plain.damaged)
             assert found.data == b"".join(map(store.log.stored_record, plain.found))
+
+
+def test_a_cut_between_the_pages_of_a_file_ends_no_process(tmp_path: Path) -> None:
+    """Records whose pages are gone are damaged, wherever they lie on their pages."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    small = SmallStore(tmp_path / "store", log=PlainLog(8 * page))
+    for number in range(30):
+        small.append(body=b"x" * (page // 5 + number))
+    root = small.write()
+    (file,) = (root / "commitlog").iterdir()
+    kept = sum(end <= page * 3 for _, end in small.log.spans)
+
+    def pull() -> None:
+        with MessageStore(root) as store:
+            queue = store.queue("Topic", 0)
+            whole = [queue.get_ranges(offset, 3).data for offset in range(30)]
+            os.truncate(file, page * 3)
+            for offset, data in enumerate(whole):
+                found = queue.get_ranges(offset, 3).data
+                assert found == data if offset + 3 <= kept else found != data
+
+    assert wait_status_of(pull) == 0
 
 
 @pytest.mark.parametrize("tag", ["positive", "below zero"])

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from reput.cli.clientoptions import address
 from reput.serving import server as module
 from reput.serving.broker import Broker
 from reput.serving.config import ServerConfig
 from reput.serving.server import Server
 from reput.serving.stores import BrokerIdentity, ServedStore
 from reput.store.config import read_store_settings
-from reput.store.errors import StoreError
+from reput.store.errors import StoreError, UsageError
 from tests.support.golden import unpack_golden
 from tests.support.remoting import Client, free_ports, heartbeat, served_stores
 
@@ -60,6 +61,21 @@ def test_a_port_that_is_bound_is_refused_already() -> None:
         assert is_refused(port)
     finally:
         server.close()
+
+
+def test_every_port_up_to_the_last_can_be_given() -> None:
+    """It is the largest number of 16 bits; an overlay needs one port more."""
+    last = (1 << 16) - 1
+    server = Server(ServerConfig(HOST, last))
+    try:
+        assert server.ports == [last]
+    finally:
+        server.close()
+    with pytest.raises(UsageError, match=f"need ports up to {last + 1}"):
+        Server(ServerConfig(HOST, last, overlay=True))
+    assert address("--listen", f"{HOST}:{last}") == (HOST, last)
+    with pytest.raises(UsageError, match="must be HOST:PORT"):
+        address("--listen", f"{HOST}:{last + 1}")
 
 
 def test_a_port_that_was_taken_in_between(tmp_path: Path) -> None:

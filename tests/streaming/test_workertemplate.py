@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from reput.streaming.spark import workertemplate
 from reput.streaming.spark.workertemplate import WorkerTemplate
 from tests.support.processes import became, fork, not_ended
 
+SECONDS = 60.0
 Stub = subprocess.Popen[bytes]
 WORKER = """
 import json, os, sys
@@ -51,7 +54,7 @@ def _run(python: str, module: str, argument: str, below: Path) -> subprocess.Com
     """Run a worker's module as Spark does: from a directory of its own, with its own variables."""
     return subprocess.run(
         [python, "-m", module, argument], input="sent by Spark", cwd=below,
-        env={"PYTHONPATH": str(below), "PYTHONSAFEPATH": "1", "ONE": "1"},
+        env={"PYTHONPATH": str(below), "PYTHONSAFEPATH": "1", "ONE": "-Da=b -Dc=d", "NONE": ""},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -126,6 +129,24 @@ def test_a_worker_that_ends_while_spark_kills_it_is_no_matter(
         assert worker.is_running()
         stub.kill()
         assert not_ended([worker], 60) == []
+
+
+@pytest.mark.parametrize("sent", [b"", b"\0\0", b"\0\0\0\x09", b"\0\0\0\x09half"])
+def test_nothing_is_kept_of_a_stub_that_is_killed_early(
+    template: WorkerTemplate, sent: bytes
+) -> None:
+    """Its request is not whole. Whoever reads its output sees the end of it."""
+    ours, theirs = os.pipe()
+    with socket.socket(socket.AF_UNIX) as stub:
+        stub.connect(f"{template.directory.name}/{workertemplate.SOCKET}")
+        if sent:
+            socket.send_fds(stub, [sent], [theirs] * 3)
+    os.close(theirs)
+    assert select.select([ours], [], [], SECONDS)[0] == [ours]
+    assert os.read(ours, 1) == b""
+    os.close(ours)
+    done = subprocess.run([template.python, "-m", "this"], capture_output=True, check=True)
+    assert done.stdout.startswith(b"The Zen of Python")
 
 
 def test_without_its_template_the_stub_is_the_interpreter(tmp_path: Path) -> None:

@@ -227,6 +227,25 @@ def test_a_follower_that_has_taken_nothing_lags_by_the_whole_log(scene: Scene) -
     assert found['reput_follower_lag_bytes{follower="delta"}'] == found["reput_log_end_bytes"] > 0
 
 
+def test_what_is_measured_by_the_logs_end_is_unknown_without_it(scene: Scene) -> None:
+    """A former end would look healthy: a follower's lag and a run's progress are absent until the
+    log can be read again."""
+    scene.dispatch(1)
+    scene.measures.progress = Progress(start_offset=0, log_end=20)
+    state = FollowerState(scene.target.name, "table", 0, 0)
+    write_follower_state(scene.config.state_directory, state)
+    measured = {'reput_follower_lag_bytes{follower="delta"}', "reput_recovery_ratio"}
+    log, away = scene.store / "commitlog", scene.store / "away"
+    for is_there in (True, False, True):
+        if is_there == away.exists():
+            (away if is_there else log).rename(log if is_there else away)
+        # as a run that Spark starts again
+        scene.measures.queries += 1
+        found = scene.scrape()
+        assert found['reput_unreadable{reason="log"}'] == (not is_there)
+        assert measured & found.keys() == (measured if is_there else set())
+
+
 def test_labels_are_few() -> None:
     """Nothing that grows with the log, but for series of single queues, which are asked for."""
     of_queues = {series for series in SERIES if series.name.startswith("queue_")}
