@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -30,8 +29,9 @@ from bench.processes import (
     python_command,
 )
 from bench.reput import READY_SECONDS, run_command
-from reput.store.files import STATE_DIRECTORY, WATERMARK_FILE
-from reput.store.state import watermark
+from reput.store.files import STATE_DIRECTORY
+from reput.store.state.visible import EndReader
+from reput.store.state.watermark import Watermark, WatermarkReader
 
 POLL_SECONDS = 0.001
 LOOKS_PER_CHECK = 1_000
@@ -49,7 +49,7 @@ IDLE_CPU_GOAL = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A goal for the time from the append of a message to its durable entry, in ms."""
+    """A goal for the time from the append of a message to an entry that may be read, in ms."""
 
     p50_ms: float
     p99_ms: float
@@ -70,45 +70,32 @@ LATENCY_ROWS: dict[str, tuple[int, Goal, tuple[str, ...]]] = {
 
 
 class Follower:
-    """A running ``reput run``, observed from outside by its watermark file."""
+    """A running ``reput run``, observed from outside by its files of positions."""
 
     def __init__(self, running: Child, output: Path) -> None:
         self.pid = running.process.pid
         self.output = output
         self._child = running
         self._state = output / STATE_DIRECTORY
-        self._fd = -1
-        self._slots = b""
-        self._seen = -1
+        self._visible, self._durable = EndReader(self._state), WatermarkReader(self._state)
 
-    def poll(self) -> int:
-        """Return the watermark's physical offset; -1 where there is none yet.
+    def visible(self) -> int:
+        """Return the physical offset up to which readers read; -1 where there is none yet."""
+        return _offset(self._visible.read())
 
-        A poll costs one read of an open file, and parses it only after a change. A watermark is
-        written after the sync of the entries below it, so everything before an observed watermark
-        is durable.
-        """
-        if self._fd < 0:
-            try:
-                self._fd = os.open(self._state / WATERMARK_FILE, os.O_RDONLY)
-            except FileNotFoundError:
-                self.check()
-                return -1
-        slots = os.pread(self._fd, 2 * watermark.SLOT_SIZE, 0)
-        if slots != self._slots:
-            stored_watermark = watermark.read_watermark(self._state)
-            if stored_watermark is not None:
-                self._slots, self._seen = slots, max(self._seen, stored_watermark.end_offset)
-        return self._seen
+    def durable(self) -> int:
+        """Return the watermark, which is written after the sync of the entries below it; -1 where
+        there is none yet."""
+        return _offset(self._durable.read())
 
     def wait_for(self, end_offset: int, seconds: float) -> None:
         """Return once the watermark is at ``end_offset``. Raises BenchError where it takes too
         long."""
         deadline = time.monotonic() + seconds
-        while self.poll() < end_offset:
+        while (reached := self.durable()) < end_offset:
             self.check()
             if time.monotonic() > deadline:
-                raise BenchError(f"the watermark is {self._seen}, not {end_offset}")
+                raise BenchError(f"the watermark is {reached}, not {end_offset}")
             time.sleep(0.05)
 
     def check(self) -> None:
@@ -125,21 +112,16 @@ class Follower:
                 sizes.append(path.stat().st_size)
         return len(sizes), sum(sizes)
 
-    def close(self) -> None:
-        """Close the watermark's file."""
-        if self._fd >= 0:
-            os.close(self._fd)
+
+def _offset(position: Watermark | None) -> int:
+    return -1 if position is None else position.end_offset
 
 
 @contextmanager
 def following(store: Path, output: Path, *options: str) -> Iterator[Follower]:
     """Start ``reput run``, and stop it at the end of the block."""
     with child(run_command(store, output, *options), silent=True) as running:
-        follower = Follower(running, output)
-        try:
-            yield follower
-        finally:
-            follower.close()
+        yield Follower(running, output)
 
 
 @contextmanager
@@ -160,7 +142,7 @@ def _live(
 
 
 def measure_latency(context: Context) -> Iterator[Row]:
-    """Append at a steady rate for a while, and watch the watermark."""
+    """Append at a steady rate for a while, and watch both ends."""
     for name in LATENCY_ROWS:
         if name in context.row_names:
             yield _measure_latency(context, name)
@@ -189,10 +171,11 @@ def _measure_latency(context: Context, name: str) -> Row:
     warm_up = min(WARM_UP_SECONDS, WARM_UP_SHARE_MAX * context.live_seconds / len(runs))
     evaluation = evaluate(
         np.concatenate([run.appends for run in runs]),
-        np.concatenate([run.watermarks for run in runs]),
+        np.concatenate([run.visible for run in runs]),
         rate, warm_up,
     )  # fmt: skip
     row = _latency_row(context, name, evaluation, runs)
+    _add_durable(row, runs, rate, warm_up)
     if theirs:
         _add_rocketmq(row, np.concatenate(theirs)[int(warm_up * rate) :])
     return row
@@ -203,7 +186,10 @@ class Run:
     """Observations of a live log while it was written without a pause."""
 
     appends: NDArray[np.int64]
-    watermarks: NDArray[np.int64]
+    visible: NDArray[np.int64]
+    """(ns, offset) of each end that readers saw."""
+    durable: NDArray[np.int64]
+    """(ns, offset) of each watermark."""
     rate: float
     """Messages/s that were appended."""
     cores: float
@@ -213,9 +199,21 @@ class Run:
 def _follow(producer: LineProcess, follower: Follower, trace: Path, seconds: float) -> Run:
     producer.send(str(seconds))
     cpu, began = cpu_seconds(follower.pid), time.monotonic()
-    watermarks, answer = _watch(follower, producer)
+    visible, durable, answer = _watch(follower, producer)
     cores = (cpu_seconds(follower.pid) - cpu) / (time.monotonic() - began)
-    return Run(np.load(trace), np.array(watermarks, np.int64), answer["rate"], cores)
+    ends = np.array(visible, np.int64), np.array(durable, np.int64)
+    return Run(np.load(trace), *ends, answer["rate"], cores)
+
+
+def _add_durable(row: Row, runs: Sequence[Run], rate: int, warm_up: float) -> None:
+    found = evaluate(
+        np.concatenate([run.appends for run in runs]),
+        np.concatenate([run.durable for run in runs]),
+        rate, warm_up,
+    )  # fmt: skip
+    row.figures["durable p50"] = Figures("ms", (found.p50_ms,))
+    row.figures["durable p99"] = Figures("ms", (found.p99_ms,))
+    row.result += f"; durable p50 {found.p50_ms:.0f} ms, p99 {found.p99_ms:.0f} ms"
 
 
 def _add_rocketmq(row: Row, milliseconds: NDArray[np.float64]) -> None:
@@ -232,16 +230,17 @@ def _add_rocketmq(row: Row, milliseconds: NDArray[np.float64]) -> None:
 
 def _watch(
     follower: Follower, producer: LineProcess
-) -> tuple[list[tuple[int, int]], dict[str, Any]]:
-    """Return (ns, offset) of every watermark until all produced messages are covered, and the
-    producer's answer."""
-    seen: list[tuple[int, int]] = []
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]], dict[str, Any]]:
+    """Return (ns, offset) of every visible end and of every watermark, until all produced messages
+    are covered, and the producer's answer."""
+    visible: list[tuple[int, int]] = []
+    durable: list[tuple[int, int]] = []
     answer: dict[str, Any] = {}
     deadline, looks = math.inf, 0
-    while not answer or (follower.poll() < answer["end_offset"] and time.monotonic() < deadline):
-        at = follower.poll()
-        if not seen or at != seen[-1][1]:
-            seen.append((time.monotonic_ns(), at))
+    while not answer or (follower.durable() < answer["end_offset"] and time.monotonic() < deadline):
+        for seen, at in ((visible, follower.visible()), (durable, follower.durable())):
+            if not seen or at != seen[-1][1]:
+                seen.append((time.monotonic_ns(), at))
         if not answer and producer.answered():
             answer = producer.answer(1)
             deadline = time.monotonic() + DRAIN_SECONDS
@@ -249,8 +248,9 @@ def _watch(
         if looks % LOOKS_PER_CHECK == 0:
             follower.check()
         time.sleep(POLL_SECONDS)
-    seen.append((time.monotonic_ns(), follower.poll()))
-    return seen, answer
+    visible.append((time.monotonic_ns(), follower.visible()))
+    durable.append((time.monotonic_ns(), follower.durable()))
+    return visible, durable, answer
 
 
 def _latency_row(context: Context, name: str, latencies: Latencies, runs: Sequence[Run]) -> Row:
@@ -265,7 +265,7 @@ def _latency_row(context: Context, name: str, latencies: Latencies, runs: Sequen
     row = Row(
         name=name,
         title=" ".join(
-            (f"append to durable entry, {rate:,} messages/s of {BODY_SIZE} bytes", *options)
+            (f"append to readable entry, {rate:,} messages/s of {BODY_SIZE} bytes", *options)
         ),
         goal=str(goal),
         result=(

@@ -281,5 +281,5 @@ def dispatch(
         from reput.streaming.dispatcher import run_dispatcher  # noqa: PLC0415
 
         gc.freeze()  # as at the command's start
-        on_watermark = watcher.watermark_moved if watcher is not None else lambda *_: None
-        return run_dispatcher(config, stop, display, jvm, on_watermark, measures)
+        on_visible = watcher.end_moved if watcher is not None else lambda *_: None
+        return run_dispatcher(config, stop, display, jvm, on_visible, measures)

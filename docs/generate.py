@@ -21,7 +21,7 @@ from reput.sources.queueoptions import CONSUME_QUEUE_OPTIONS
 from reput.store.index import indexfile
 from reput.store.log import innerbatch, record
 from reput.store.queue import batchconsumequeue, consumequeue, consumequeueext
-from reput.store.state import storecheckpoint, watermark
+from reput.store.state import storecheckpoint, visible, watermark
 from reput.upkeep.watch.series import PREFIX, SERIES
 
 ROOT = Path(__file__).parent.parent
@@ -124,6 +124,7 @@ TABLES = {
         "index entry": layout(indexfile, 1),
         "checkpoint": layout(storecheckpoint),
         "watermark": layout(watermark),
+        "visible": layout(visible),
     },
     "docs/metrics.md": {"series": metrics},
     "docs/repair.md": {"rewind options": lambda: command_options("checkpoints rewind")},

@@ -43,7 +43,7 @@ from reput.store.log.cursor import records
 from reput.store.log.places import first_at_or_after
 from reput.store.log.record import Record
 from reput.store.names import is_topic
-from reput.streaming.commit import OnWatermark
+from reput.streaming.commit import OnVisible
 
 FILE_SIZE = 64 << 20
 """mappedFileSizeCommitLog of an overlay, in bytes."""
@@ -64,10 +64,10 @@ class Overlay:
         base: StoreSettings,
         output: Path,
         writer: Writer,
-        on_watermark: OnWatermark = lambda *_: None,
+        on_visible: OnVisible = lambda *_: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """``output`` has the queues of ``base``; ``on_watermark`` is called in another thread
+        """``output`` has the queues of ``base``; ``on_visible`` is called in another thread
         whenever the overlay's queues have grown."""
         self.root = overlay_root(output)
         self._base = base
@@ -76,7 +76,7 @@ class Overlay:
         self._halves = Halves()
         self._writer = writer
         self._now_ms = now_ms
-        self._on_watermark = on_watermark
+        self._on_visible = on_visible
         self._opened = ExitStack()
         self._lock = threading.Condition()
         self._waiting = WaitingRecords(base.message_delay_levels_ms)
@@ -117,7 +117,7 @@ class Overlay:
             self._note_last_answers(appender.end_offset)
             opened.enter_context(self._snapshots)
             opened.enter_context(self._files)
-            self._pipeline = opened.enter_context(Pipeline(self.root, self._on_watermark))
+            self._pipeline = opened.enter_context(Pipeline(self.root, self._on_visible))
             self._commits = opened.enter_context(GroupCommit(appender, self._committed))
             self._pipeline.advance(self._commits.durable_end)
             opened.enter_context(

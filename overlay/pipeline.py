@@ -15,7 +15,7 @@ from reput.overlay.lostindex import with_whole_index
 from reput.store import fsops
 from reput.store.config import StoreSettings
 from reput.store.files import BROKER_CONF_FILE
-from reput.streaming.commit import OnWatermark
+from reput.streaming.commit import OnVisible
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.space import SpaceWait
 from reput.streaming.sparkless import Running, running
@@ -56,11 +56,11 @@ class Pipeline:
     ``failure``: nothing is lost, since the next start goes on from the watermark.
     """
 
-    def __init__(self, root: Path, on_watermark: OnWatermark = lambda *_: None) -> None:
-        """``root`` is the store, and the output; ``on_watermark`` is called in the thread when the
+    def __init__(self, root: Path, on_visible: OnVisible = lambda *_: None) -> None:
+        """``root`` is the store, and the output; ``on_visible`` is called in the thread when the
         queues can be read, and whenever they have grown."""
         self._config = DispatcherConfig(root, root)
-        self._on_watermark = on_watermark
+        self._on_visible = on_visible
         self._changed = threading.Condition()
         self._durable_end = 0
         self._position = -1
@@ -126,7 +126,7 @@ class Pipeline:
 
     def _dispatch(self) -> None:
         config = with_whole_index(self._config)
-        with running(config, on_watermark=self._on_watermark) as run:
+        with running(config, on_visible=self._on_visible) as run:
             self._note(run.position)
             while (end := self._next_end(run)) is not None:
                 run.commit(run.scan(end))

@@ -1,8 +1,9 @@
 """A store as its consumers see it: messages by queue, time, key or id, without a broker.
 
-Reads end at the watermark of our dispatcher. A store that RocketMQ built has no watermark; there,
-reads end with the log's last whole record, and the queues with the units up to it. Nothing is
-written, so a broker and a dispatcher may run meanwhile; ``refresh`` picks up their progress.
+Reads end where our dispatcher has written everything (``store.state.visible``). A store that
+RocketMQ built has no such end; there, reads end with the log's last whole record, and the queues
+with the units up to it. Nothing is written, so a broker and a dispatcher may run meanwhile;
+``refresh`` picks up their progress.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from reput.store.log.places import AsOf
 from reput.store.queue.topics import check_topics, topics_with_queues
 from reput.store.state.built import settings_of
 from reput.store.state.coverage import Coverage, read_coverage
-from reput.store.state.output import watermark_of_output
-from reput.store.state.watermark import Watermark, WatermarkReader
+from reput.store.state.output import end_of_output
+from reput.store.state.visible import EndReader
+from reput.store.state.watermark import Watermark
 
 
 class MessageStore:
@@ -69,9 +71,9 @@ class MessageStore:
             log.segments.check_mounted("the log may have begun earlier")
         warn_of_unmounted(log)
         self._tail = LogTail(log)
-        self._watermark = watermark_of_output(self._output, settings.root, log)
-        self._watermark_reader = WatermarkReader(self._output / STATE_DIRECTORY)
-        end = self._watermark.end_offset if self._watermark else self._tail.settled()
+        self._dispatched = end_of_output(self._output, settings.root, log)
+        self._end_reader = EndReader(self._output / STATE_DIRECTORY)
+        end = self._dispatched.end_offset if self._dispatched else self._tail.settled()
         self._last_end = None if as_of is None else as_of.end(log, end)
         view = LogView(log, end if self._last_end is None else self._last_end)
         self.log = LogReader(view, settings, max_body_bytes, fail_on_data_loss)
@@ -85,16 +87,16 @@ class MessageStore:
     def refresh(self) -> None:
         """Pick up what was dispatched and removed since the last call; without changes, it costs a
         stat and a small read. Without a watermark the log's last record may need one more."""
-        log, watermark = self.log.view.log, self._watermark
-        before = (_lifetime(watermark), log.min_offset)
+        log, dispatched = self.log.view.log, self._dispatched
+        before = (_lifetime(dispatched), log.min_offset)
         log.refresh()
-        self._watermark = self._watermark_reader.read()
-        end = self._watermark.end_offset if self._watermark else self._tail.poll(self.log.end)
+        self._dispatched = self._end_reader.read()
+        end = self._dispatched.end_offset if self._dispatched else self._tail.poll(self.log.end)
         if self._last_end is not None:
             end = min(end, self._last_end)
-        if (_lifetime(self._watermark), log.min_offset) != before or end < self.log.end:
+        if (_lifetime(self._dispatched), log.min_offset) != before or end < self.log.end:
             self._queues.clear()
-        if self._watermark != watermark or end != self.log.end:
+        if self._dispatched != dispatched or end != self.log.end:
             self.log.view = LogView(log, end)
 
     def close(self) -> None:
@@ -141,10 +143,10 @@ class MessageStore:
         """How far the queues reach into the log, and what of it is in no queue, as of now or as of
         the store's moment. It reads the log's last records: not for every call."""
         log, end = self.log.view.log, self.log.end
-        watermark = None if self._watermark is None else end
-        is_last = watermark is None or self._last_end is not None
+        dispatched_end = None if self._dispatched is None else end
+        is_last = dispatched_end is None or self._last_end is not None
         log_end = end if is_last else self._tail.settled(end)
-        return read_coverage(self._output, self._settings, log, watermark, log_end)
+        return read_coverage(self._output, self._settings, log, dispatched_end, log_end)
 
     def note_coverage(self) -> str | None:
         """A line about messages that are in no queue, for whoever reads queues; None where there
@@ -153,6 +155,6 @@ class MessageStore:
         return None if coverage.is_growing else coverage.line(self._settings.root, self._output)
 
 
-def _lifetime(watermark: Watermark | None) -> tuple[str, int] | None:
+def _lifetime(dispatched: Watermark | None) -> tuple[str, int] | None:
     """Return a value that stays equal as long as queues only grow."""
-    return (watermark.store_id, watermark.epoch) if watermark else None
+    return (dispatched.store_id, dispatched.epoch) if dispatched else None

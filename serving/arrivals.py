@@ -2,7 +2,7 @@
 
 A waiting pull should be answered as soon as messages arrive, and cost nothing until then. A
 dispatcher in the same process therefore notifies the server of each commit; otherwise the kernel
-reports writes of the watermark. The server polls only where neither does.
+reports writes of the positions. The server polls only where neither does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from reput.serving.queues import QueueName
-from reput.store.files import STATE_DIRECTORY, WATERMARK_FILE
+from reput.store.files import STATE_DIRECTORY, VISIBLE_FILE, WATERMARK_FILE
 
 if TYPE_CHECKING:
     from reput.store.config import StoreSettings
@@ -42,26 +42,28 @@ class Arrivals(Protocol):
 class PolledArrivals:
     """Arrivals in queues that another process writes.
 
-    A dispatcher writes its watermark, which the kernel reports at once (inotify), so that waiting
+    A dispatcher writes its positions, which the kernel reports at once (inotify), so that waiting
     costs next to nothing. A broker writes through a memory mapping, which the kernel does not
     report; its queues are polled.
     """
 
     def __init__(self, output: Path) -> None:
         """``output`` is the root of the queues."""
-        self._path = os.fsencode(output / STATE_DIRECTORY / WATERMARK_FILE)
+        state = output / STATE_DIRECTORY
+        self._paths = [os.fsencode(state / name) for name in (WATERMARK_FILE, VISIBLE_FILE)]
         self._libc = ctypes.CDLL(None)
         self._moved = asyncio.Event()
-        self._watch = -1
+        self._watches = [-1]
+        """The watch of each path; -1 for one that is not watched."""
         self._fd = -1
         """Descriptor of inotify; -1 where there is none."""
 
     async def wait(self) -> None:
-        """Return when the watermark was written, or a little later."""
+        """Return when a position was written, or a little later."""
         if self._is_new_watch():
-            # the file may have been written before the watch began
+            # a file may have been written before the watch began
             return
-        if self._watch < 0:
+        if max(self._watches) < 0:
             await asyncio.sleep(POLL_SECONDS)
             return
         with suppress(TimeoutError):
@@ -70,15 +72,17 @@ class PolledArrivals:
         self._moved.clear()
 
     def _is_new_watch(self) -> bool:
-        """Watch the watermark's file. Return whether it is another file than at the last call."""
+        """Watch the files of positions. Return whether there is another file than at the last
+        call."""
         if self._fd < 0 and hasattr(self._libc, "inotify_init1"):
             self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             if self._fd >= 0:
                 asyncio.get_running_loop().add_reader(self._fd, self._read)
-        before = self._watch
+        before = self._watches
         if self._fd >= 0:
-            self._watch = self._libc.inotify_add_watch(self._fd, self._path, _IN_MODIFY)
-        return self._watch >= 0 and self._watch != before
+            add = self._libc.inotify_add_watch
+            self._watches = [add(self._fd, path, _IN_MODIFY) for path in self._paths]
+        return not {*self._watches} <= {-1, *before}
 
     def _read(self) -> None:
         with suppress(BlockingIOError):
@@ -90,7 +94,7 @@ class PolledArrivals:
         if self._fd >= 0:
             asyncio.get_running_loop().remove_reader(self._fd)
             os.close(self._fd)
-            self._fd = self._watch = -1
+            self._fd, self._watches = -1, [-1]
 
 
 class NotifiedArrivals:
@@ -109,7 +113,7 @@ class NotifiedArrivals:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._add, queues)
 
-    def watermark_moved(self, _settings: StoreSettings, runs: Sequence[Run] | None) -> None:
+    def end_moved(self, _settings: StoreSettings, runs: Sequence[Run] | None) -> None:
         """Wake the server: the watermark covers these runs now (None: any messages)."""
         queues = None
         if runs is not None:

@@ -63,7 +63,7 @@ class EmbeddedServer:
         if self._thread.is_alive():
             logger.warning("serving did not end in %.0f s and was abandoned", STOP_SECONDS)
 
-    def watermark_moved(self, settings: StoreSettings, runs: Sequence[Run] | None) -> None:
+    def end_moved(self, settings: StoreSettings, runs: Sequence[Run] | None) -> None:
         """Serve from the first durable watermark on, and wake waiting pulls at each further one,
         which covers these runs (None: any messages). The dispatcher's threads call it."""
         if self._thread is None:
@@ -71,7 +71,7 @@ class EmbeddedServer:
                 target=self._run, args=(settings,), name="reput-serve", daemon=True
             )
             self._thread.start()
-        self._arrivals.watermark_moved(settings, runs)
+        self._arrivals.end_moved(settings, runs)
 
     def _run(self, settings: StoreSettings) -> None:
         store = ServedStore(self._identity, settings, self._output, self._arrivals)

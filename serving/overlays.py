@@ -21,7 +21,7 @@ def open_overlay(base: ServedStore, host: str, port: int) -> tuple[Overlay, Serv
         RELEASE_5_3_3, (host, port), base.identity.cluster,
         max_delay_level=len(base.settings.message_delay_levels_ms),
     )  # fmt: skip
-    overlay = Overlay(base.settings, base.output, writer, arrivals.watermark_moved)
+    overlay = Overlay(base.settings, base.output, writer, arrivals.end_moved)
     overlay.__enter__()
     identity = replace(base.identity, name=base.identity.overlay_name)
     return overlay, ServedStore(identity, overlay.settings, overlay.root, arrivals)

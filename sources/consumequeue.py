@@ -61,7 +61,7 @@ from reput.store.errors import CommitLogDataLossError, UsageError
 from reput.store.log.commitlog import CommitLog
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.state.built import settings_of
-from reput.store.state.output import watermark_of_output
+from reput.store.state.output import end_of_output
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,7 +146,7 @@ class _QueueReader:
         if self._opened is None:
             settings, log = self._settings, self._settings.open_log()
             loss = LossCheck(self.options["failOnDataLoss"])
-            check_output = partial(watermark_of_output, self._output, settings.root, log)
+            check_output = partial(end_of_output, self._output, settings.root, log)
             check_output()
             self._opened = _Opened(
                 settings,

@@ -20,7 +20,7 @@ from reput.store.log.cursor import LogTail
 from reput.store.log.places import AsOf
 from reput.store.log.record import Record
 from reput.store.state.coverage import read_coverage
-from reput.store.state.watermark import read_watermark
+from reput.store.state.visible import read_end
 
 
 def check_coverage(
@@ -37,8 +37,8 @@ def check_coverage(
 
     Raises CommitLogDataLossError as ``loss`` does, StoreError.
     """
-    watermark = read_watermark(output / STATE_DIRECTORY)
-    end = None if watermark is None else watermark.end_offset
+    dispatched = read_end(output / STATE_DIRECTORY)
+    end = None if dispatched is None else dispatched.end_offset
     log_end = LogTail(log).settled(end or _known_end(queues, log))
     if end is None and broker_pid(output) is None:
         for key, queue in queues.items():

@@ -1,7 +1,8 @@
 """The queues that a dispatcher or a broker has built, followed as they grow.
 
 Queues appear and grow while a stream runs, and a query looks at all of them before each batch,
-which must cost little while nothing changes. Units beyond a dispatcher's watermark are never shown.
+which must cost little while nothing changes. Units beyond a dispatcher's visible end are never
+shown.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from reput.store.log.places import AsOf
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.kinds import QueueKind, list_all_queues
 from reput.store.queue.view import QueueView, open_view
-from reput.store.state.watermark import Watermark, read_watermark
+from reput.store.state.visible import EndReader
+from reput.store.state.watermark import Watermark
 
 POLL_SHARE = 0.1
 """Share of its time that an idle query spends on finding the ends of queues without a watermark."""
@@ -28,8 +30,8 @@ POLL_SHARE = 0.1
 class BuiltQueues:
     """The queues of an output that a selection takes, followed as they grow.
 
-    Only units at or below a dispatcher's watermark count. Queues that a broker built have no
-    watermark: their own ends count.
+    Only units up to a dispatcher's visible end count. Queues that a broker built have no watermark:
+    their own ends count.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class BuiltQueues:
         """The queues that hold a unit, sorted, as they were last seen."""
         self.refreshes = 0
         """Number of refreshes; ``found`` stays as it is between two of them."""
+        self._end_reader = EndReader(output / STATE_DIRECTORY)
         self._seen: Watermark | None = None
         self._not_before = 0.0
 
@@ -58,10 +61,10 @@ class BuiltQueues:
         return None if self._seen is None else (self._seen.store_id, self._seen.epoch)
 
     def poll(self) -> None:
-        """Call ``refresh`` if the watermark moved, or without one from time to time, so that idling
-        costs little."""
-        watermark = read_watermark(self._output / STATE_DIRECTORY)
-        if watermark == self._seen and (watermark or time.monotonic() < self._not_before):
+        """Call ``refresh`` if the visible end moved, or without one from time to time, so that
+        idling costs little."""
+        dispatched = self._end_reader.read()
+        if dispatched == self._seen and (dispatched or time.monotonic() < self._not_before):
             return
         self.refresh()
 
@@ -72,17 +75,17 @@ class BuiltQueues:
         moment beyond the watermark.
         """
         begun = time.monotonic()
-        watermark = read_watermark(self._output / STATE_DIRECTORY)
-        durable_end = None if watermark is None else watermark.end_offset
+        dispatched = self._end_reader.read()
+        end_offset = None if dispatched is None else dispatched.end_offset
         if self._as_of is not None:
-            end = LogTail(self._log).settled() if durable_end is None else durable_end
-            durable_end = self._as_of.end(self._log, end)
+            end = LogTail(self._log).settled() if end_offset is None else end_offset
+            end_offset = self._as_of.end(self._log, end)
         opened = {}
         for key, kind in self._listed().items():
             queue = self._opened.get(key) or self.open(key, kind)
-            queue.follow(durable_end)
+            queue.follow(end_offset)
             opened[key] = queue
-        self._opened, self._seen = opened, watermark
+        self._opened, self._seen = opened, dispatched
         self.refreshes += 1
         # a directory is created before its first unit, which may have any queue offset
         self.views = {

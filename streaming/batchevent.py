@@ -1,6 +1,6 @@
 """The one event of the log for each batch: its range, its messages and the time of each stage.
 
-It is logged when the batch is durable, at level debug, since a live log has several a second; or
+It is logged when the batch is committed, at level debug, since a live log has several a second; or
 when it fails, and then says the cause first. Its fields have the same names in text and in JSON,
 which ``reput.cli.render`` writes.
 """
@@ -35,7 +35,7 @@ class BatchEvent:
         self.stages: dict[str, float] = {}
         """Seconds that each stage of the batch has taken so far."""
         self._counts: DispatchCounts | None = None
-        """The counts of what is durable of it; None while nothing is."""
+        """The counts of what is committed of it; None while nothing is."""
 
     @contextmanager
     def step(self, stages: tuple[str, ...]) -> Iterator[None]:
@@ -49,16 +49,16 @@ class BatchEvent:
             for name in stages:
                 self.stages[name] = self.stages.get(name, 0.0) + after[name] - before[name]
 
-    def note_durable(self, start: int, end: int, counts: DispatchCounts) -> None:
-        """Note that a piece of the batch, [start, end), is durable."""
+    def note_committed(self, start: int, end: int, counts: DispatchCounts) -> None:
+        """Note that a piece of the batch, [start, end), is committed."""
         if self._counts is None:
             self._counts = DispatchCounts()
             self._fields["start"] = start
         self._counts.add(counts)
         self._fields["end"] = end
 
-    def log_durable(self) -> None:
-        """Log what is durable of the batch: all of it, unless the run was stopped meanwhile."""
+    def log_committed(self) -> None:
+        """Log what is committed of the batch: all, unless the run was stopped meanwhile."""
         counts = self._counts
         if counts is not None:
             fields = {

@@ -1,9 +1,10 @@
-"""Makes one batch after the other durable: entries, ledger, positions. It needs no Spark.
+"""Writes one batch after the other, and makes them durable: entries, ledger, positions. It needs no
+Spark.
 
-``Committer.commit`` writes in this order (ARCHITECTURE.md): each index's entries and their sync,
-the ledger, the watermark; ``publish`` follows with RocketMQ's checkpoint file. A batch may come
-again, in part or as a whole: the index writers recognise existing entries, and the watermark
-decides what is done.
+``Committer.commit`` writes each index's entries, then the visible end. ``make_durable`` follows for
+one batch or many, in this order (ARCHITECTURE.md): the sync of each index, the ledger, the
+watermark, RocketMQ's checkpoint file. A batch may come again, in part or as a whole: the index
+writers recognise existing entries, and the positions decide what is done.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from reput.checkpoints.agreement import BuiltOutput, what_differs
 from reput.checkpoints.presence import EndsFile
 from reput.checkpoints.reconcile import Plan
+from reput.checkpoints.visible import VisibleFile
 from reput.checkpoints.watermark import WatermarkFile
 from reput.store import fsops
 from reput.store.config import OnQueueGap, StoreSettings
@@ -33,7 +35,7 @@ from reput.store.runs.spool import empty_spool
 from reput.store.state.built import record_build
 from reput.store.state.ledger import Ledger, LedgerEntry
 from reput.store.state.movedpositions import moved_queues, warn_of_moved
-from reput.store.state.output import fingerprint
+from reput.store.state.output import fingerprint, is_same_log
 from reput.store.state.storecheckpoint import (
     StoreCheckpoint,
     keeps_logics_physical_offset,
@@ -51,9 +53,11 @@ if TYPE_CHECKING:
 STORE_CHECKPOINT_SECONDS = 1.0
 RETENTION_SECONDS = 10.0
 """RocketMQ's cleanResourceInterval, in seconds."""
-OnWatermark = Callable[[StoreSettings, Sequence[Run] | None], None]
-"""Is told, in whatever thread, that the watermark of an output with these settings has moved, and
-the runs that it now covers; None for any messages."""
+OnVisible = Callable[[StoreSettings, Sequence[Run] | None], None]
+"""Is told, in whatever thread, that an output with these settings may be read further, and the runs
+that came; None for any messages."""
+OnDurable = Callable[[], None]
+"""Is told that all that was committed has become durable."""
 _NO_DAMAGE = (Status.SEGMENT_DELETED, Status.BAD_MULTI_DISPATCH)
 
 logger = logging.getLogger("reput")
@@ -68,20 +72,30 @@ class Committer:
         indexes: Indexes,
         log: CommitLog,
         followers: Followers,
-        on_watermark: OnWatermark = lambda *_: None,
+        on_visible: OnVisible = lambda *_: None,
         measures: Measures | None = None,
+        on_durable: OnDurable = lambda *_: None,
     ) -> None:
-        """Open the output; ``on_watermark`` is called when a new watermark is durable. Raises
-        OutputError."""
+        """Open the output. Raises OutputError."""
         self._config = config
         self._indexes = indexes
         self._log = log
         self._followers = followers
-        self._on_watermark = on_watermark
+        self._on_visible, self._on_durable = on_visible, on_durable
         self._measures = measures or Measures()
         record_build(config.output, indexes.settings)
         self._ledger = Ledger(config.state_directory)
         self._watermark = WatermarkFile(config.state_directory)
+        self._visible = VisibleFile(config.state_directory)
+        self._written: Watermark | None = None
+        """The position after the last batch that was written."""
+        self._not_durable: list[int] = []
+        """The store timestamps of the last messages of batches that were written since the last
+        sync, in ms; 0 for a batch without messages, and for one that comes again."""
+        self._committed_end = 0
+        """End of the last one of these batches."""
+        self._durable_due = 0.0
+        self._durable_seconds = 0.0 if config.once else config.durable_latency_ms / 1000
         self._store_checkpoint = _StoreCheckpointFile(config.output, indexes.settings)
         self._ends = EndsFile(BuiltOutput(config.output, indexes.settings), log)
         self._writers: Sequence[IndexWriter] = ()
@@ -100,10 +114,11 @@ class Committer:
         if not is_ours or self._config.abort_file.exists():
             # what a killed run wrote and named is there, but a power cut may still undo it
             fsops.sync_file_system_of(self._config.output)
-        begin, clear_from = self._beginning(plan)
+        begin, clear_from, shown = self._beginning(plan)
         # where units are cleared, the log may have ended at a later offset than it does now
         self._store_checkpoint.take_over(plan, self._log, is_ours, may_be_ahead=clear_from is None)
-        current = self._advance_to(begin, plan, clear_from)
+        current = self._advance_to(begin, plan, clear_from, shown)
+        self._written = current
         durable_end = current.end_offset if is_ours else None
         self._writers = self._indexes.open_writers(
             self._config.output, self._ledger, durable_end, self._log
@@ -114,27 +129,41 @@ class Committer:
         if plan.lost is not None:
             # only now that no unit of the lost range is left
             current = self._watermark.advance(replace(current, end_offset=plan.lost[1]))
+            self._written = current
         self._ends.open(current, is_new=not is_ours, replays=plan.replays)
         if plan.truncate_to is not None:
             self._store_checkpoint.write(current, self._writers, is_cut=True)
 
-    def _beginning(self, plan: Plan) -> tuple[Watermark, int | None]:
-        """Return the watermark to begin with, and the offset from which no unit can be trusted
-        (None if all can be). Nothing is changed."""
+    def _beginning(self, plan: Plan) -> tuple[Watermark, int | None, Watermark | None]:
+        """Return the watermark to begin with, the offset from which no unit can be trusted (None if
+        all can be), and the end beyond the watermark that readers keep. Nothing is changed."""
         end = plan.watermark.end_offset if plan.lost is None else plan.lost[0]
-        clear_from, current = plan.truncate_to, self._watermark.current
+        clear_from, current, shown = plan.truncate_to, self._watermark.current, None
         if clear_from is None and current is not None:
             if self._config.abort_file.exists():
                 # the last run wrote a batch in part: the log may have lost its messages and gone
                 # on with others, and nothing else would remove their units from queues that get no
                 # new ones
-                clear_from = end
-                logger.info("the last run was cut short: clearing what is beyond %d", end)
+                shown = self._shown(current) if end == current.end_offset else None
+                clear_from = end if shown is None else shown.end_offset
+                logger.info("the last run was cut short: clearing what is beyond %d", clear_from)
             elif end < current.end_offset:
                 clear_from = end
         epoch = plan.watermark.epoch + (1 if plan.truncate_to is None else 2)
         begin = self._index_begin(plan)
-        return replace(plan.watermark, end_offset=end, epoch=epoch, index_begin=begin), clear_from
+        watermark = replace(plan.watermark, end_offset=end, epoch=epoch, index_begin=begin)
+        return watermark, clear_from, shown
+
+    def _shown(self, durable: Watermark) -> Watermark | None:
+        """Return the end that readers of this machine were shown beyond the watermark; None where
+        there is none, or the log is not the one of which it was shown. Units before it stay, and
+        are written again in place, equal in every byte."""
+        shown = self._visible.current
+        if shown is None or shown.end_offset <= durable.end_offset:
+            return None
+        last = shown.last_record_offset
+        is_there = last >= self._log.min_offset and self._log.segments.at(last) is not None
+        return shown if is_there and is_same_log(self._log, shown) else None
 
     def _index_begin(self, plan: Plan) -> int:
         """Return the offset from which on the index is complete."""
@@ -150,7 +179,9 @@ class Committer:
         # count as missing
         return first if begin < 0 or (first_indexed is None and first < begin) else begin
 
-    def _advance_to(self, begin: Watermark, plan: Plan, clear_from: int | None) -> Watermark:
+    def _advance_to(
+        self, begin: Watermark, plan: Plan, clear_from: int | None, shown: Watermark | None
+    ) -> Watermark:
         """Make the beginning durable, and return it. No unit is removed before: after an
         interrupted removal the next start finds the abort file and clears from the same watermark,
         whereas a half-finished cut could make the log seem to agree with the remaining units."""
@@ -166,14 +197,19 @@ class Committer:
             self._ledger.truncate(plan.lost[0])
             self._note_bad(BadRange(*plan.lost, Status.SEGMENT_DELETED), DispatchCounts())
             self._ledger.sync()
+        # the slot of the old epoch stays until the watermark has the new one
+        if shown is None:
+            self._visible.forget()
+        else:
+            self._visible.show(replace(shown, epoch=begin.epoch))
         taken_over = self._watermark.take_over(begin)
         # only now: a rewind that is killed before leaves the ledger of the old watermark whole
         if plan.lost is None and clear_from is not None:
-            self._ledger.truncate(clear_from)
+            self._ledger.truncate(clear_from if shown is None else begin.end_offset)
         return taken_over
 
     def commit(self, batch: DispatchBatch) -> DispatchCounts:
-        """Write a batch and make it durable; ``publish`` comes next.
+        """Write a batch and let readers see it; ``publish`` comes next.
 
         Raises UsageError where a topic has queues of the other kind, StoreError where the batch
         does not follow from what was written, and OwnershipError where another dispatcher has
@@ -185,7 +221,7 @@ class Committer:
             check_queue_types(root, self._config.output, batch.batch_topics)
             self._indexes = replace(self._indexes, batch_topics=batch.batch_topics)
         self._check_log()
-        current = self._watermark.current
+        current = self._written
         if current is None or batch.start > current.end_offset:
             raise StoreError(
                 f"a batch begins at {batch.start}, beyond the watermark "
@@ -199,47 +235,73 @@ class Committer:
             rest = replace(bad, start=min(current.end_offset, bad.end)) if done else bad
             if rest.start < rest.end:
                 self._note_bad(rest, counts)
-        stage = self._measures.stage
         for writer in self._writers:
             self._watermark.check_owned()
-            with stage("write").measured():
+            with self._measures.stage("write").measured():
                 counts.add(writer.write(batch))
-            with stage("sync").measured():
-                writer.sync()
         if counts.gaps:
             self._warn_of_moved()
-        with stage("ledger").measured():
-            self._ledger.sync()
+        self._committed_end, stored = batch.end, 0
         if batch.end > current.end_offset:
+            stored = batch.last_store_timestamp
             last = batch.last_record_offset
             last = last if last >= 0 else current.last_record_offset
-            stored = batch.last_store_timestamp
-            current = replace(
+            self._written = replace(
                 current,
                 end_offset=batch.end,
                 last_record_offset=last,
                 last_record_crc=fingerprint(self._log, last),
                 last_store_timestamp=stored or current.last_store_timestamp,
             )
-            with stage("watermark").measured():
-                self._watermark.advance(current)
-            self._measures.note_durable(stored)
+            self._watermark.check_owned()
+            self._visible.show(self._written)
+            self._measures.note_visible(stored)
+        self._not_durable.append(stored)
         if self._measures.queues is not None:
             self._measures.queues.note(batch.runs)
         return counts
 
     def publish(self, batch: DispatchBatch) -> None:
-        """Tell of a batch that is committed: readers by their files, followers, RocketMQ by its
-        checkpoint file; then remove expired files. After OutputError the batch is durable all the
+        """Tell readers in this process of a batch that is committed, and make it durable if that is
+        due. Raises as ``make_durable``."""
+        if self._written and batch.end == self._written.end_offset:
+            self._on_visible(self._indexes.settings, batch.runs)
+        if self.is_durable_due:
+            self.make_durable()
+
+    @property
+    def is_durable_due(self) -> bool:
+        """Whether what was committed is to be made durable now. Any thread may ask."""
+        return bool(self._not_durable) and time.monotonic() >= self._durable_due
+
+    def make_durable(self) -> None:
+        """Make all that was committed durable, and tell of it: readers by their files, followers,
+        RocketMQ by its checkpoint file; then remove expired files. After SyncError or OutputError
+        nothing counts that was not durable before; after one of the telling, it is durable all the
         same. Raises OwnershipError where another dispatcher has taken over."""
-        current = self._watermark.current
-        if current and batch.end == current.end_offset:
-            if not self._indexes.on_executors:
-                self._ends.write(current, self._writers, only_if_due=True)
-            self._followers.advance(batch.end)
-            self._on_watermark(self._indexes.settings, batch.runs)
+        self._durable_due = time.monotonic() + self._durable_seconds
+        written, durable = self._written, self._watermark.current
+        if self._not_durable:
+            stage = self._measures.stage
+            self._watermark.check_owned()
+            with stage("sync").measured():
+                for writer in self._writers:
+                    writer.sync()
+            with stage("ledger").measured():
+                self._ledger.sync()
+            if written and durable and written.end_offset > durable.end_offset:
+                with stage("watermark").measured():
+                    durable = self._watermark.advance(written)
+            for stored in self._not_durable:
+                self._measures.note_durable(stored)
+            self._not_durable.clear()
+            self._on_durable()
+            if durable and self._committed_end == durable.end_offset:
+                if not self._indexes.on_executors:
+                    self._ends.write(durable, self._writers, only_if_due=True)
+                self._followers.advance(durable.end_offset)
         self._watermark.check_owned()
-        self._store_checkpoint.write(current, self._writers, only_if_due=True)
+        self._store_checkpoint.write(durable, self._writers, only_if_due=True)
         self._expire()
 
     def _warn_of_moved(self) -> None:
@@ -256,10 +318,10 @@ class Committer:
         warn_of_moved(moved)
 
     def _check_log(self) -> None:
-        """Raises CommitLogError where the last record below the watermark has changed: the units
+        """Raises CommitLogError where the last record that was dispatched has changed: the units
         that this run would write next do not follow from those that it has written."""
         self._watermark.check_owned()
-        current = self._watermark.current
+        current = self._written
         self._log.refresh()
         if current and (noticed := what_differs(self._log, None, current)):
             raise CommitLogError(
@@ -269,9 +331,11 @@ class Committer:
             )
 
     def tend(self) -> None:
-        """Do what is due even while no batch comes: check that the log is still the same, and
-        remove expired files. Raises CommitLogError, OutputError."""
+        """Do what is due even while no batch comes: check that the log is still the same, make
+        durable what was committed, and remove expired files. Raises CommitLogError, OutputError."""
         self._check_log()
+        if self.is_durable_due:
+            self.make_durable()
         self._expire()
 
     def _expire(self) -> None:
@@ -315,8 +379,7 @@ class Committer:
     def end(self) -> None:
         """End the run, after all its commits: one that found nothing new may not have removed
         expired files yet. Raises OwnershipError, OutputError."""
-        self._watermark.check_owned()
-        self._expire()
+        self.make_durable()
         current = self._watermark.current
         self._store_checkpoint.write(current, self._writers)
         if current is not None and not self._indexes.on_executors:
@@ -327,6 +390,7 @@ class Committer:
         """Close files. Raises SyncError."""
         with ExitStack() as resources:
             resources.callback(self._watermark.close)
+            resources.callback(self._visible.close)
             for writer in self._writers:
                 resources.callback(writer.close)
 

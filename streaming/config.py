@@ -18,6 +18,7 @@ from reput.store.log.commitlog import CommitLog
 from reput.store.queue.queuetype import read_queue_types
 
 DEFAULT_LATENCY_MS = 140
+DEFAULT_DURABLE_LATENCY_MS = 1000
 DEFAULT_MAX_BYTES_PER_TRIGGER = 16 << 30
 """A batch is committed in parts, so that it may be large: what it costs Spark is paid once. A start
 after a kill scans up to this much again."""
@@ -50,12 +51,20 @@ class DispatcherConfig:
     """Spark's checkpoint directory; None for ``output/reput/spark``."""
     latency_ms: int = flagged(
         DEFAULT_LATENCY_MS, "--latency",
-        "Wanted median time from append to durable entry: `80ms`, `1s`. Small micro-batches are "
+        "Wanted median time from append to an entry that readers of this machine see: `80ms`, "
+        "`1s`. Small micro-batches are "
         "spaced as far as it allows, which saves CPU; `0ms` makes no pause.",
         metavar="TIME", shown=f"{DEFAULT_LATENCY_MS}ms", commands=FOLLOWING,
     )  # fmt: skip
-    """The wanted median time from append to durable entry while messages arrive evenly; batches are
+    """The wanted median time from append to visible entry while messages arrive evenly; batches are
     spaced as far as it allows, 0 for no pause between them."""
+    durable_latency_ms: int = flagged(
+        DEFAULT_DURABLE_LATENCY_MS, "--durable-latency",
+        "Make entries durable so often, and tell tables and Kafka of them; readers of this machine "
+        "see them before. `0ms` syncs each micro-batch.",
+        metavar="TIME", shown=f"{DEFAULT_DURABLE_LATENCY_MS // 1000}s", commands=FOLLOWING,
+    )  # fmt: skip
+    """The time between two syncs of what was dispatched, 0 for one after each batch."""
     fail_on_corrupt: bool = flagged(
         False, "--on-corrupt",
         "At damaged bytes, list them and go on (`quarantine`) or stop (`fail`).", DAMAGE_PANEL,

@@ -32,7 +32,7 @@ from reput.store.log.commitlog import CommitLog
 from reput.store.runs.spool import open_spool
 from reput.store.state.built import settings_of
 from reput.store.state.logoffset import parse_offset
-from reput.streaming.commit import Committer, OnWatermark
+from reput.streaming.commit import Committer, OnVisible
 from reput.streaming.config import MAX_BYTES_THROUGH_SPARK, DispatcherConfig
 from reput.streaming.followers import Followers
 from reput.streaming.foreachbatch import BatchFunction
@@ -66,7 +66,7 @@ def run_dispatcher(
     stop: threading.Event,
     show: Callable[[Progress], None] = lambda _: None,
     jvm: Jvm | None = None,
-    on_watermark: OnWatermark = lambda *_: None,
+    on_visible: OnVisible = lambda *_: None,
     measures: Measures | None = None,
     spark: SparkSession | None = None,
 ) -> Progress:
@@ -75,7 +75,7 @@ def run_dispatcher(
     Where the disk is full, the run waits and goes on when there is room. ``show`` is called a few
     times a second. ``jvm`` is a JVM that was started early, with ``config.spark_conf``. ``spark``
     is a session with our source, which this run shares with others, each in a thread of its own.
-    ``on_watermark`` is told of the output once it can be read, and whenever its watermark moves.
+    ``on_visible`` is told of the output once it can be read, and whenever its watermark moves.
     ``measures`` receives what the run measures; Spark's part only where it is given, and not of a
     shared session. Raises ReputError with a line for people.
     """
@@ -97,7 +97,7 @@ def run_dispatcher(
         settings = settings_of(config.output, settings, config.flags)
         listens = measures is not None
         measures = measures or Measures()
-        run = _Run(config, settings, log, stop, show, on_watermark, measures, spark, listens)
+        run = _Run(config, settings, log, stop, show, on_visible, measures, spark, listens)
         run.space.retry(lambda: resources.enter_context(Ownership(config.output)))
         while True:
             try:
@@ -134,7 +134,7 @@ class _Run:
     """The event that ends the run."""
     show: Callable[[Progress], None]
     """Called with the progress a few times a second."""
-    on_watermark: OnWatermark
+    on_visible: OnVisible
     """Called once the output can be read, and whenever its watermark moves."""
     measures: Measures
     """Receives what the run measures."""
@@ -172,16 +172,20 @@ class _Run:
         if self.progress is None:
             self.progress = Progress(plan.start, plan.watermark.end_offset)
         progress = self.measures.progress = self.progress
+        progress.begin_again()
         followers = Followers(config, self.settings, plan.watermark.store_id)
         with ExitStack() as opened:
             opened.callback(followers.close)
-            committer = Committer(config, indexes, log, followers, self.on_watermark, self.measures)
-            opened.callback(self._note_progress, progress, progress.position)
+            committer = Committer(
+                config, indexes, log, followers, self.on_visible, self.measures,
+                progress.note_durable,
+            )  # fmt: skip
+            opened.callback(self._note_progress, progress, progress.durable_position)
             opened.callback(committer.close)
             tail = None if config.once else Tail(config, indexes, log, plan.watermark.store_id)
             take_over(config, start, committer, followers)
             logger.info("begins", extra={"fields": {"start": plan.start, "log_end": start.log_end}})
-            self.on_watermark(self.settings, None)
+            self.on_visible(self.settings, None)
             progress.log_end = start.log_end
             log.will_need(plan.start, start.log_end - plan.start)
             if self.spark is None:
@@ -277,11 +281,11 @@ class _Run:
         return cause or StoreError(f"the query failed: {first_line(failure or error)}")
 
     def _note_progress(self, progress: Progress, begun: int) -> None:
-        if progress.position != begun:
+        if progress.durable_position != begun:
             self.space.progressed()
         if self.replay_from is not None:
             # positions do not show how far a replay has come
-            self.replay_from = progress.position
+            self.replay_from = progress.durable_position
 
     def _check_directories(self) -> None:
         """Check that the log's directories are the same: a broker that was started again with

@@ -1,7 +1,7 @@
 """Spark's side of a batch: foreachBatch runs the job that scans it, a thread commits what it finds.
 
 With a spool, parts are committed while the job runs (``streaming.parts``). A batch returns to Spark
-before it is durable, and its end is written while Spark scans the next one: the watermark, not
+before it is committed, and its end is written while Spark scans the next one: the watermark, not
 Spark's checkpoint, decides what is done.
 """
 
@@ -167,18 +167,17 @@ class BatchFunction:
             for piece in pieces:
                 with event.step(COMMIT):
                     counts = self._committer.commit(piece)
-                    # counted before what may fail now: the piece is not written again
                     self.progress.advance(piece.end, counts)
-                    event.note_durable(piece.start, piece.end, counts)
+                    event.note_committed(piece.start, piece.end, counts)
+                    if self._tail and planned and piece.end == planned.end:
+                        self._tail.note_visible(planned)
                     self._committer.publish(piece)
         except BaseException as error:
             self._note_failure(event, error)
             raise
-        if self._tail and planned:
-            self._tail.note_durable(planned)
         if parts is None or not parts.have_failed:
             self.progress.note_stages(event.stages)
-            event.log_durable()
+            event.log_committed()
 
     def _note_failure(self, event: BatchEvent, error: BaseException) -> None:
         """Let tasks claim no further part, and log a batch as failed, but not one that only finds
@@ -215,12 +214,13 @@ class BatchFunction:
         ahead = self._collected_end - self.progress.position
         if self.spool is not None and self._busy.locked():
             ahead += scanned_bytes(self.spool)
-        # of the parts that are scanned, those that are durable lie before the position
+        # of the parts that are scanned, those that are committed lie before the position
         self.progress.ahead_bytes = max(0, ahead)
 
     def tend(self) -> None:
         """Begin ``Committer.tend`` if it is due and no batch is in progress."""
-        if time.monotonic() >= self._tend_due and self._busy.acquire(blocking=False):
+        is_due = time.monotonic() >= self._tend_due or self._committer.is_durable_due
+        if is_due and self._busy.acquire(blocking=False):
             # no batch begins meanwhile, and the next one waits for the work that begins here
             try:
                 if self.commits.is_idle:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from reput.store.runs.dispatch import Run
     from reput.streaming.progress import Progress
 
-APPEND_TO_DURABLE_BOUNDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+AGE_BOUNDS = (
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0,
+    3600.0,
+)  # fmt: skip
 _CAPITAL = re.compile("([A-Z])")
 
 
@@ -108,10 +111,11 @@ class Measures:
     """Number of queries that were begun: 1, and one more after each wait for space."""
     stages: dict[str, Durations] = field(default_factory=dict)
     """Stage of a batch -> its durations."""
-    append_to_durable: Durations = field(
-        default_factory=lambda: Durations(APPEND_TO_DURABLE_BOUNDS)
-    )
-    """For each batch, the time from the store timestamp of its last message to its watermark."""
+    append_to_visible: Durations = field(default_factory=lambda: Durations(AGE_BOUNDS))
+    """For each batch, the time from the store timestamp of its last message until readers of this
+    machine see it."""
+    append_to_durable: Durations = field(default_factory=lambda: Durations(AGE_BOUNDS))
+    """For each batch, the time from that timestamp to the watermark."""
     space_waits: Durations = field(default_factory=Durations)
     """Waits for space that have ended."""
     is_waiting: bool = False
@@ -129,10 +133,13 @@ class Measures:
         """Return how long each of these stages has taken in all."""
         return {name: self.stage(name).sum for name in stages}
 
+    def note_visible(self, last_store_timestamp_ms: int) -> None:
+        """Count a batch that readers see from now on; 0 for one without messages."""
+        _add_age(self.append_to_visible, last_store_timestamp_ms)
+
     def note_durable(self, last_store_timestamp_ms: int) -> None:
         """Count a batch that has just become durable; 0 for one without messages."""
-        if last_store_timestamp_ms:
-            self.append_to_durable.add(time.time() - last_store_timestamp_ms / 1000)
+        _add_age(self.append_to_durable, last_store_timestamp_ms)
 
     def note_spark(self, durations_ms: Mapping[str, int]) -> None:
         """Count Spark's durations of a batch, its ``durationMs``."""
@@ -148,3 +155,8 @@ class Measures:
                 yield
         finally:
             self.is_waiting = False
+
+
+def _add_age(ages: Durations, store_timestamp_ms: int) -> None:
+    if store_timestamp_ms:
+        ages.add(time.time() - store_timestamp_ms / 1000)

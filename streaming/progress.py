@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reput.store.runs.dispatch import DispatchCounts
@@ -53,9 +53,11 @@ class Progress:
     end_offset: int = 0
     """The watermark."""
     position: int = 0
-    """End of the part that this run has dispatched durably; below the watermark in a replay."""
+    """End of the part that this run has dispatched; below the watermark in a replay."""
+    durable_position: int = 0
+    """End of the part of it that is durable."""
     ahead_bytes: int = 0
-    """Bytes of log after ``position`` that are scanned and not durable yet."""
+    """Bytes of log after ``position`` that are scanned and not dispatched yet."""
     log_end: int | None = None
     """End of the log as last seen; None while unknown."""
     batches: int = 0
@@ -66,8 +68,10 @@ class Progress:
     _marks: deque[tuple[float, int, int]] = field(default_factory=deque)
     _shown: BatchTimes = field(default_factory=BatchTimes)
 
+    _durable_counts: DispatchCounts = field(default_factory=DispatchCounts)
+
     def __post_init__(self) -> None:
-        self.position = self.start_offset
+        self.position = self.durable_position = self.start_offset
 
     @property
     def lag_bytes(self) -> int | None:
@@ -78,16 +82,25 @@ class Progress:
         return max(self.ahead_bytes, self.log_end - self.position)
 
     def advance(self, end_offset: int, counts: DispatchCounts) -> None:
-        """Record that a batch is durable."""
+        """Record that a batch is committed."""
         now = time.monotonic()
         self.batches += 1
-        self.end_offset = max(self.end_offset, end_offset)
         self.ahead_bytes = max(0, self.position + self.ahead_bytes - end_offset)
         self.position = end_offset
         self.counts.add(counts)
         self._marks.append((now, self.counts.messages, end_offset + self.ahead_bytes))
         while now - self._marks[0][0] > RATE_WINDOW_SECONDS:
             self._marks.popleft()
+
+    def note_durable(self) -> None:
+        """Record that all committed batches are durable."""
+        self.durable_position = self.position
+        self.end_offset = max(self.end_offset, self.position)
+        self._durable_counts = replace(self.counts)
+
+    def begin_again(self) -> None:
+        """Record that another attempt writes again what is not durable."""
+        self.position, self.counts = self.durable_position, replace(self._durable_counts)
 
     def note_stages(self, seconds: Mapping[str, float]) -> None:
         """Note how long each stage of a whole batch took."""

@@ -13,7 +13,7 @@ from reput.sources.livesettings import LiveSettings
 from reput.store.log.commitlog import CommitLog
 from reput.store.runs.dispatch import DispatchBatch
 from reput.store.state.built import settings_of
-from reput.streaming.commit import Committer, OnWatermark
+from reput.streaming.commit import Committer, OnVisible
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.followers import Followers
 from reput.streaming.startup import Start, plan_start, replay_offset, take_over
@@ -36,10 +36,12 @@ class Running:
         """The batch from the position up to ``end``. Raises StoreError where the log changes."""
         return self.start.indexes.scan_unchanged(self.log, self.position, end, self._live.poll())
 
-    def commit(self, batch: DispatchBatch) -> None:
-        """Make a batch durable; the next one follows it."""
+    def commit(self, batch: DispatchBatch, *, durable: bool = True) -> None:
+        """Write a batch, and make it durable unless that may wait; the next one follows it."""
         self.committer.commit(batch)
         self.committer.publish(batch)
+        if durable:
+            self.committer.make_durable()
         self.position = batch.end
 
 
@@ -47,7 +49,7 @@ class Running:
 def running(
     config: DispatcherConfig,
     *,
-    on_watermark: OnWatermark = lambda *_: None,
+    on_visible: OnVisible = lambda *_: None,
     open_followers: type[Followers] = Followers,
 ) -> Iterator[Running]:
     """Start as ``run_dispatcher`` does; within the block, batches; at its end the run ends. Raises
@@ -61,11 +63,11 @@ def running(
             plan, indexes = start.plan, start.indexes
             followers = open_followers(config, settings, plan.watermark.store_id)
             opened.callback(followers.close)
-            committer = Committer(config, indexes, log, followers, on_watermark)
+            committer = Committer(config, indexes, log, followers, on_visible)
             opened.callback(committer.close)
             live = LiveSettings(settings, config.broker_conf, indexes.batch_topics)
             take_over(config, start, committer, followers)
-            on_watermark(settings, None)
+            on_visible(settings, None)
             yield Running(log, start, committer, live)
             committer.tend()
             committer.end()

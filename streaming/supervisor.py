@@ -69,6 +69,8 @@ class SupervisedStore:
         if (progress is not None and progress.batches) or now - self.began > LAST_PAUSE_SECONDS:
             self.failures = 0
         if progress is not None:
+            # the next run writes again what is not durable
+            progress.begin_again()
             self.before.add(progress.counts)
             self.measures.progress = None
         self.measures.is_failing = True

@@ -2,7 +2,7 @@
 
 A batch of a live tail holds little, and almost all of its CPU time is Spark's own, per batch. So
 batches are spaced as far as the wanted latency allows: with entries that arrive evenly, a batch
-every P seconds that is durable D seconds after its pause gives a median latency of P/2 + D. D is
+every P seconds that readers see D seconds after its pause gives a median latency of P/2 + D. D is
 measured. And a small range is scanned here, as a task would scan it, because Spark's job for it
 takes half of a batch's CPU time (docs/decisions/0013-tail-on-the-driver.md).
 
@@ -65,7 +65,7 @@ class Tail:
         self._backlog_bytes = config.max_bytes_per_trigger // BACKLOG_SHARE
         self._latency = AIMED_SHARE * config.latency_ms / 1000
         self._durations: deque[float] = deque(maxlen=MEASURED_BATCHES)
-        """Times from plan to durable."""
+        """Times from plan to visible."""
         self._leads: deque[float] = deque(maxlen=MEASURED_BATCHES)
         """Times from the end of a pause to the next plan."""
         self._resumed: float | None = None
@@ -89,8 +89,8 @@ class Tail:
         self._log.refresh()
         return self._indexes.scan(self._log, start, end, self._live.poll())
 
-    def note_durable(self, planned: Planned) -> None:
-        """Measure a batch, when it is durable."""
+    def note_visible(self, planned: Planned) -> None:
+        """Measure a batch, when readers see it."""
         self._durations.append(max(0.0, time.time() - planned.at))
 
     def pause(self, planned: Planned, size: int, stopping: threading.Event) -> None:

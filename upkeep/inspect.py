@@ -38,7 +38,7 @@ from reput.store.queue.kinds import QueueKind
 from reput.store.queue.topics import check_topics
 from reput.store.queue.view import open_view
 from reput.store.state.built import built_fields
-from reput.store.state.output import watermark_of_output
+from reput.store.state.output import end_of_output
 from reput.store.state.storecheckpoint import StoreCheckpoint
 from reput.store.state.watermark import read_watermark
 
@@ -108,7 +108,7 @@ def describe_queue(
     """
     key = QueueKey(topic, queue_id)
     with closing(settings.open_log()) as log:
-        watermark_of_output(output, settings.root, log)
+        end_of_output(output, settings.root, log)
         return _units_of(output, key, settings, log, first, count)
 
 

@@ -18,7 +18,7 @@ from reput.store.log.cursor import LogTail
 from reput.store.log.places import AsOf
 from reput.store.queue.kinds import list_all_queues
 from reput.store.queue.view import open_view
-from reput.store.state.output import watermark_of_output
+from reput.store.state.output import end_of_output
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def compare_moments(
     order, and StoreError for files that contradict the settings.
     """
     with closing(settings.open_log()) as log:
-        watermark = watermark_of_output(output, settings.root, log)
+        watermark = end_of_output(output, settings.root, log)
         now = LogTail(log).settled() if watermark is None else watermark.end_offset
         start = since.end(log, now)
         end = now if until is None else until.end(log, now)

@@ -154,7 +154,7 @@ class Shadow:
         if kind is None:
             self._check()
 
-    def watermark_moved(self, _settings: StoreSettings, runs: Sequence[Run] | None) -> None:
+    def end_moved(self, _settings: StoreSettings, runs: Sequence[Run] | None) -> None:
         """Note the queues of these runs as grown (None: all queues). The dispatcher's threads call
         it. Raises the error that has ended the comparison."""
         self._check()

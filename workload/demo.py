@@ -122,7 +122,7 @@ def run_demo(
                 if progress.end_offset >= appended[0] or stop.is_set():
                     ended.set()
 
-            progress = run_dispatcher(config, ended, follow, on_watermark=server.watermark_moved)
+            progress = run_dispatcher(config, ended, follow, on_visible=server.end_moved)
             consumed = consumer.finish(progress.counts.messages)
         finally:
             producer.terminate()

@@ -32,7 +32,7 @@ from reput.store.errors import StoreError, UsageError
 from reput.store.files import BROKER_CONF_FILE, BUILD_RECORD_FILE, INDEX_DIRECTORY, STATE_DIRECTORY
 from reput.store.index.indexfile import DEFAULT_MAX_HASH_SLOT_NUM
 from reput.store.queue.consumequeue import rounded_file_size
-from reput.store.state.output import watermark_of_output
+from reput.store.state.output import end_of_output
 from reput.store.state.recognition import recognised_settings
 
 VERSION = 1
@@ -175,7 +175,7 @@ def settings_of(
             error = _contradiction(setting, output_values[field], value, output, source)
             with closing(given.open_log()) as log:
                 try:
-                    watermark_of_output(output, given.root, log)
+                    end_of_output(output, given.root, log)
                 except UsageError as other:
                     # that the output is of another log is the more helpful of two errors
                     raise UsageError(f"{other}; and {error}") from other

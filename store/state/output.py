@@ -18,7 +18,8 @@ from reput.store.files import (
     STATE_DIRECTORY,
 )
 from reput.store.log.commitlog import CommitLog
-from reput.store.state.watermark import Watermark, read_watermark
+from reput.store.state.visible import read_end
+from reput.store.state.watermark import Watermark
 
 FINGERPRINT_LENGTH = 88
 _PARTS = (*QUEUE_DIRECTORIES, INDEX_DIRECTORY, STATE_DIRECTORY)
@@ -56,24 +57,24 @@ def check_is_output(output: Path, store: Path) -> None:
         )
 
 
-def watermark_of_output(output: Path, store: Path, log: CommitLog) -> Watermark | None:
-    """The watermark of an output that is read with this log, which is refreshed first.
+def end_of_output(output: Path, store: Path, log: CommitLog) -> Watermark | None:
+    """How far an output may be read, with this log, which is refreshed first (``read_end``).
 
     None if a broker built the queues, or if nothing is built yet. Raises NotReadyError like
     ``check_is_output``, and UsageError if the log is not the dispatched one.
     """
     check_is_output(output, store)
-    watermark = read_watermark(output / STATE_DIRECTORY)
-    if watermark is None:
+    dispatched = read_end(output / STATE_DIRECTORY)
+    if dispatched is None:
         return None
     log.refresh()
-    last = watermark.last_record_offset
+    last = dispatched.last_record_offset
     is_beyond = last >= log.min_offset and log.segments.at(last) is None
-    if is_beyond or not is_same_log(log, watermark):
+    if is_beyond or not is_same_log(log, dispatched):
         raise UsageError(
             f"{output} is not an output of the log of {store}, or the log was cut: the last "
-            f"message before its watermark {watermark.end_offset}, at physical offset {last}, is "
+            f"message before its watermark {dispatched.end_offset}, at physical offset {last}, is "
             f"{'beyond the end of' if is_beyond else 'another one in'} the log; give the `output=` "
             "of this log, or run the dispatcher, which cuts the queues where the log was cut"
         )
-    return watermark
+    return dispatched

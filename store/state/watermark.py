@@ -103,7 +103,7 @@ class WatermarkReader:
 
     def read(self) -> Watermark | None:
         """The watermark as of now; None if there is no valid one. Raises OSError."""
-        data = self._bytes()
+        data = read_bytes(self._path, SLOT_SIZE + USED_SIZE)
         if data != self._data:
             slots = (Watermark.unpack(data[at : at + SLOT_SIZE]) for at in (0, SLOT_SIZE))
             valid = [slot for slot in slots if slot is not None]
@@ -111,15 +111,16 @@ class WatermarkReader:
             self._data = data
         return self._watermark
 
-    def _bytes(self) -> bytes:
-        """The file's bytes as far as they are used; empty if there is none. Raises OSError: queues
-        whose watermark cannot be read must not pass for a broker's."""
+
+def read_bytes(path: str, size: int) -> bytes:
+    """Return up to ``size`` bytes of a file of positions; none if there is no file. Raises OSError:
+    queues whose watermark cannot be read must not pass for a broker's."""
+    try:
+        # no Path and no file object: servers look a hundred times a second
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            # no Path and no file object: servers look a hundred times a second
-            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                return os.pread(fd, SLOT_SIZE + USED_SIZE, 0)
-            finally:
-                os.close(fd)
-        except (FileNotFoundError, NotADirectoryError):
-            return b""
+            return os.pread(fd, size, 0)
+        finally:
+            os.close(fd)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""

@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from reput.store.config import OnQueueGap
 from reput.store.errors import NoSpaceError
 from reput.store.files import LEDGER_FILE, STATE_DIRECTORY, SWAP_JOURNAL_FILE, WATERMARK_FILE
 from reput.store.log.cursor import LogTail
+from reput.streaming.followers import Followers
 from reput.streaming.progress import Progress
 from reput.streaming.sparkless import running
 from reput.upkeep.expiry import expire
@@ -28,7 +30,7 @@ from tests.support.configs import configured
 from tests.support.operations import before_operations, killed_before
 from tests.support.power_cuts import Disk
 from tests.support.recorder import Recorder, read_tree
-from tests.support.sparkless import dispatch
+from tests.support.sparkless import HOUR_MS, dispatch
 from tests.upkeep.test_checkpoints import DAMAGED, Place
 
 MAY_COME_BACK = (
@@ -36,6 +38,8 @@ MAY_COME_BACK = (
     f"{STATE_DIRECTORY}/abort",
     # a position beyond the watermark does not count
     f"{STATE_DIRECTORY}/spark/",
+    # and in another boot nor does the visible end
+    f"{STATE_DIRECTORY}/visible",
     # parts that nobody swaps in without the journal
     ".reput-rebuild/",
 )
@@ -191,16 +195,24 @@ def test_units_and_ledger_are_durable_when_a_watermark_is_told(place: Place) -> 
     kinds = ("consumequeue", "consumequeue_ext", "batchconsumequeue", LEDGER, WATERMARK)
     told = list[int]()
 
-    def check(*_: object) -> None:
-        disk = Disk.after(recorder).durable()
-        differing = {path for path, _ in read_tree(place.root).items() ^ disk.items()}
-        assert {path for path in differing if path.startswith(kinds)} == set()
-        told.append(place.watermark())
+    class Told(Followers):
+        def start(self, watermark: int, log_end: int) -> None:
+            self.advance(watermark)
+            super().start(watermark, log_end)
+
+        def advance(self, watermark: int) -> None:
+            disk = Disk.after(recorder).durable()
+            differing = {path for path, _ in read_tree(place.root).items() ^ disk.items()}
+            assert {path for path in differing if path.startswith(kinds)} == set()
+            assert place.watermark() == watermark
+            told.append(watermark)
+            super().advance(watermark)
 
     with Recorder(place.root) as recorder:
-        cuts = [start for start, _ in place.spans[5::5]]
-        dispatch(place.config, cuts, on_watermark=check)
-    assert told == [0, *cuts, place.spans[-1][1]]
+        ends = [*(start for start, _ in place.spans[5::5]), place.spans[-1][1]]
+        config = replace(place.config, once=False, durable_latency_ms=HOUR_MS)
+        dispatch(config, ends, open_followers=Told)
+    assert told == [0, *sorted({*ends[::2], ends[-1]})]
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
@@ -230,8 +242,8 @@ def test_a_batch_that_fails_again_and_again_is_whole_and_durable(
         while not is_done:
             with before_operations(fail_once), suppress(NoSpaceError):
                 begun.committer.commit(batch)
+                begun.committer.make_durable()
                 is_done = True
-        begun.committer.publish(batch)
     assert len(failed) > 30
     assert place.outcome() == whole
     check_durable(place, recorder)

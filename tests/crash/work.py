@@ -33,7 +33,7 @@ from tests.support.crash_images import (
 )
 from tests.support.grown_log import SETTINGS, GrownLog
 from tests.support.recorder import Recorder
-from tests.support.sparkless import dispatch
+from tests.support.sparkless import HOUR_MS, dispatch
 
 SIZES = (SETTINGS["maxHashSlotNum"], SETTINGS["maxIndexNum"])
 RECORDS = 5
@@ -143,7 +143,9 @@ class WorkBench:
             yield Case(work.name, recorder, resume, work.outcome, outcome, work.accepted)
 
     def _config(self, store: Path | None = None, **options: Any) -> DispatcherConfig:
-        return configured(store or self.log.root, self.output, once=True, **options)
+        # what is synced when, ``dispatch`` says
+        options["durable_latency_ms"] = HOUR_MS
+        return configured(store or self.log.root, self.output, **options)
 
     def outcome(self) -> Outcome:
         """The outcome of what is on the disk."""
@@ -186,13 +188,13 @@ class WorkBench:
                 note(WATERMARK, watermark)
                 super().advance(watermark)
 
-        def on_watermark(*_: object) -> None:
+        def on_visible(*_: object) -> None:
             found = read_watermark(config.state_directory)
             note(WATERMARK, found and found.end_offset)
 
         cuts = [] if config.store.name == "alike" else self.cuts
         dispatch(
-            config, cuts, on_watermark=on_watermark, open_followers=Told,
+            config, cuts, on_visible=on_visible, open_followers=Told,
             with_spark_files=True,
         )  # fmt: skip
         note(DONE, True)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from reput.serving import arrivals
 from reput.serving.arrivals import NotifiedArrivals, PolledArrivals
 from reput.serving.queues import QueueName
 from reput.store.files import STATE_DIRECTORY, WATERMARK_FILE
 from tests.support.processes import open_paths
 
+LONGEST_SECONDS = 60.0
 TURNS = 5
 """Turns of the loop in which all that can be done without waiting is done."""
 
@@ -26,20 +28,20 @@ def test_what_comes_while_the_server_looks_is_not_waited_for(named: list[QueueNa
             await asyncio.sleep(0)
 
     async def look() -> None:
-        arrivals = NotifiedArrivals(asyncio.get_running_loop())
+        notified = NotifiedArrivals(asyncio.get_running_loop())
         for _ in range(2):
-            arrivals.notify([("Topic", 0)])
-            arrivals.notify(named)
+            notified.notify([("Topic", 0)])
+            notified.notify(named)
             await turns()
-            wait = asyncio.create_task(arrivals.wait())
+            wait = asyncio.create_task(notified.wait())
             await turns()
             assert wait.done()
             found = wait.result()
             assert (found if found is None else {*found}) == (named and {("Topic", 0), *named})
-            wait = asyncio.create_task(arrivals.wait())
+            wait = asyncio.create_task(notified.wait())
             await turns()
             assert not wait.done()
-            arrivals.notify([("Other", 7)])
+            notified.notify([("Other", 7)])
             await turns()
             assert {*wait.result()} == {("Other", 7)}
 
@@ -55,10 +57,40 @@ def test_a_server_that_ends_watches_nothing(tmp_path: Path) -> None:
         return open_paths(Path()).count(Path("anon_inode:inotify"))
 
     async def watch() -> None:
-        arrivals, before = PolledArrivals(tmp_path), watches()
-        await arrivals.wait()
+        polled, before = PolledArrivals(tmp_path), watches()
+        await polled.wait()
         assert watches() == before + 1
-        arrivals.close()
+        polled.close()
         assert watches() == before
 
     asyncio.run(watch())
+
+
+@pytest.mark.parametrize("written", ["watermark", "visible"])
+def test_each_write_of_a_position_by_another_process_ends_a_wait(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, written: str
+) -> None:
+    """The kernel reports it; a file that appears meanwhile is watched from the next call on."""
+    monkeypatch.setattr(arrivals, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(arrivals, "WATCHED_POLL_SECONDS", LONGEST_SECONDS)
+    state = tmp_path / "reput"
+    state.mkdir()
+    (state / ("visible" if written == "watermark" else "watermark")).touch()
+
+    async def look() -> None:
+        polled = PolledArrivals(tmp_path)
+        await polled.wait()
+        (state / written).touch()
+        # it may have been written before it was watched
+        async with asyncio.timeout(LONGEST_SECONDS / 2):
+            await polled.wait()
+        for number in range(3):
+            wait = asyncio.create_task(polled.wait())
+            await asyncio.sleep(0)
+            assert not wait.done()
+            (state / written).write_bytes(bytes([number]))
+            async with asyncio.timeout(LONGEST_SECONDS / 2):
+                await wait
+        polled.close()
+
+    asyncio.run(look())

@@ -78,10 +78,10 @@ def test_a_commit_wakes_a_waiting_pull(
     """No file is polled, and the pull's deadline is far away."""
     monkeypatch.setattr(admission, "MAX_SUSPEND_MS", 1 << 40)
     with served.server:
-        output.start(part=lambda _: half_of(output), on_watermark=served.server.watermark_moved)
+        output.start(part=lambda _: half_of(output), on_visible=served.server.end_moved)
         with Client(served.port()) as client:
             opaque, end = held_pull(client)
-            output.start(on_watermark=served.server.watermark_moved)
+            output.start(on_visible=served.server.end_moved)
             answer = client.receive(timeout=EVENT_SECONDS)
     assert (answer.code, answer.opaque) == (FOUND, opaque)
     first = next(
@@ -105,17 +105,17 @@ def test_a_pull_for_which_there_was_no_memory_is_looked_at_again(
     monkeypatch.setattr(Connection, "is_memory_spent", property(is_memory_spent))
     monkeypatch.setattr(admission, "MAX_SUSPEND_MS", 1 << 40)
     with served.server:
-        output.start(part=lambda _: half_of(output), on_watermark=served.server.watermark_moved)
+        output.start(part=lambda _: half_of(output), on_visible=served.server.end_moved)
         with Client(served.port()) as client:
             opaque, _ = held_pull(client)
             is_spent.set()
-            output.start(on_watermark=served.server.watermark_moved)
+            output.start(on_visible=served.server.end_moved)
             assert has_looked.wait(EVENT_SECONDS)
             # the server has seen all of these commits before it answers again and again
             for _ in range(5):
                 client.ask(MAX_OFFSET, PLACE)
             is_spent.clear()
-            served.server.watermark_moved(served.settings, ())
+            served.server.end_moved(served.settings, ())
             answer = client.receive(timeout=30)
     assert (answer.code, answer.opaque) == (FOUND, opaque)
 
@@ -128,12 +128,12 @@ def test_a_failure_does_not_stop_dispatch(
 ) -> None:
     """A failed sync of the journal ends the server with one log line; the output is complete."""
     with served.server:
-        output.start(part=lambda _: half_of(output), on_watermark=served.server.watermark_moved)
+        output.start(part=lambda _: half_of(output), on_visible=served.server.end_moved)
         with Client(served.port()) as client, monkeypatch.context() as patch:
             patch.setattr(fsops, "_failpoints", fsops._Failpoints("sync:1=EIO"))
             assert client.ask(COMMIT, {**PLACE, "commitOffset": 3}).code == 0
             assert client.is_closed()
-        output.start(on_watermark=served.server.watermark_moved)
+        output.start(on_visible=served.server.end_moved)
     check_complete(output, caplog)
 
 
@@ -143,7 +143,7 @@ def test_a_server_that_cannot_start_does_not_stop_dispatch(
     """Another server has the output's offsets."""
     output.root.mkdir()
     with ConsumerOffsetFile(output.root), served.server:
-        output.start(on_watermark=served.server.watermark_moved)
+        output.start(on_visible=served.server.end_moved)
     check_complete(output, caplog)
     assert "written by another process" in caplog.text
 
@@ -181,7 +181,7 @@ def test_the_dispatchers_lock_is_kept(tmp_path: Path) -> None:
         f"print(broker_pid(Path({str(store)!r})) is not None)"
     )
     with BrokerLock(store), served.server:
-        served.server.watermark_moved(served.settings, None)
+        served.server.end_moved(served.settings, None)
         served.port()
         done = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -21,8 +21,9 @@ from reput.store.errors import StoreError, UsageError
 from reput.store.log.cursor import LogTail
 from reput.store.runs.dispatch import BatchSettings, DispatchBatch, DispatchCounts
 from reput.store.state.built import settings_of
+from reput.store.state.visible import read_end
 from reput.store.state.watermark import Watermark, read_watermark
-from reput.streaming.commit import Committer, OnWatermark
+from reput.streaming.commit import Committer, OnVisible
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.followers import Followers
 from reput.streaming.indexes import Indexes
@@ -64,11 +65,12 @@ class Open:
 def opened(
     store: Path,
     output: Path,
-    on_watermark: OnWatermark = lambda *_: None,
+    on_visible: OnVisible = lambda *_: None,
     followers_of: type[Followers] = Followers,
+    durable_latency_ms: int = 0,
 ) -> Iterator[Open]:
     """As a start does it; without ``Committer.end`` it is a run that was cut short."""
-    config = DispatcherConfig(store, output, once=True)
+    config = DispatcherConfig(store, output, durable_latency_ms=durable_latency_ms)
     settings = settings_of(output, config.given_settings(), config.flags)
     with ExitStack() as held:
         log = held.enter_context(closing(settings.open_log()))
@@ -78,7 +80,7 @@ def opened(
         end = LogTail(log).settled()
         plan = make_plan(log, end, found, config.spark_directory, BuiltOutput(output, settings))
         followers = followers_of(config, settings, plan.watermark.store_id)
-        committer = Committer(config, indexes, log, followers, on_watermark)
+        committer = Committer(config, indexes, log, followers, on_visible)
         held.enter_context(closing(committer))
         committer.take_over(plan)
         yield Open(committer, indexes, config)
@@ -212,7 +214,8 @@ def test_damage_is_listed_with_its_bytes(output: Path, store: Path, plain: Plain
 def test_who_waits_is_told_of_every_watermark_once_it_is_durable(
     output: Path, store: Path, plain: PlainLog
 ) -> None:
-    """Followers and waiting pulls learn of it, but not of a batch that is repeated."""
+    """Followers and waiting pulls learn of it, but not of a batch that is repeated; the pulls learn
+    of it before it is durable."""
     starts = [start for start, _ in plain.spans]
     told, noticed = list[int](), list[int]()
 
@@ -223,7 +226,10 @@ def test_who_waits_is_told_of_every_watermark_once_it_is_durable(
             super().advance(watermark_told)
 
     def notice(*_: object) -> None:
-        noticed.append(watermark(output).end_offset)
+        assert watermark(output).end_offset == (told or [0])[-1]
+        found = read_end(output / "reput")
+        assert found is not None
+        noticed.append(found.end_offset)
 
     with opened(store, output, notice, Noted) as run:
         for start, end in ((0, starts[20]), (0, starts[10]), (starts[20], plain.end)):

@@ -263,7 +263,7 @@ class SmallBatches:
         assert self._commits.go_on.is_set(), "the log is read while a batch is being committed"
         return DispatchBatch(start, end, [], [], 1, -1)
 
-    def note_durable(self, planned: Planned) -> None:
+    def note_visible(self, planned: Planned) -> None:
         """Nothing is measured."""
 
     def pause(self, *_: object) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from reput.store.runs.dispatch import DispatchCounts
 from reput.streaming.measures import Durations
+from reput.streaming.progress import Progress
 
 
 def test_a_duration_below_zero_is_none() -> None:
@@ -14,3 +16,18 @@ def test_a_duration_below_zero_is_none() -> None:
     ):  # fmt: skip
         durations.add(seconds)
         assert (durations.sum, durations.cumulative) == (total, counts)
+
+
+def test_another_attempt_counts_again_what_was_not_durable() -> None:
+    """It writes it again, and begins where everything is durable."""
+    progress = Progress(start_offset=100)
+    progress.advance(200, DispatchCounts(messages=5))
+    progress.note_durable()
+    progress.advance(300, DispatchCounts(messages=7))
+    assert (progress.position, progress.durable_position, progress.end_offset) == (300, 200, 200)
+    progress.begin_again()
+    assert (progress.position, progress.counts.messages) == (200, 5)
+    progress.advance(400, DispatchCounts(messages=9))
+    progress.note_durable()
+    assert (progress.durable_position, progress.end_offset) == (400, 400)
+    assert progress.counts.messages == 14

@@ -58,7 +58,7 @@ def test_the_median_latency_is_the_wanted_one(
         planned = spaced.planned(number)
         assert planned is not None and planned.end == number
         clock.now += duration
-        spaced.note_durable(planned)
+        spaced.note_visible(planned)
         spaced.pause(planned, 1, _Waits(clock))
         clock.now += lead
     # the first pause knows of no lead

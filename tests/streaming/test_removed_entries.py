@@ -23,8 +23,9 @@ from reput.checkpoints.rewind import Target
 from reput.store.config import StoreSettings
 from reput.store.errors import ReputError, StoreError
 from reput.store.state.ends import read_ends
+from reput.store.state.visible import read_end
 from reput.store.state.watermark import read_watermark
-from reput.streaming.commit import OnWatermark
+from reput.streaming.commit import OnVisible
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.progress import Progress
 from reput.streaming.sparkless import running
@@ -55,12 +56,12 @@ def place(ram_path: Path, seed: int) -> Place:
 
 
 def kill(place: Place) -> None:
-    """Leave what a killed run leaves: its batch is durable, and it has not ended."""
+    """Leave what a killed run leaves: readers see its batch, and it has not ended."""
     with pytest.raises(KeyboardInterrupt):
-        place.output.start(on_watermark=_die_after(1))
+        place.output.start(on_visible=_die_after(1))
 
 
-def _die_after(batches: int) -> OnWatermark:
+def _die_after(batches: int) -> OnVisible:
     left = [None] * batches
 
     def die(_settings: object, runs: object) -> None:
@@ -125,8 +126,8 @@ def test_building_again_is_resumed_after_a_kill(place: Place) -> None:
     middle = place.log.plain.spans[MESSAGES // 2][0]
     config = DispatcherConfig(place.output.store, place.output.root, once=True)
     with pytest.raises(KeyboardInterrupt):
-        dispatch(config, [middle], on_watermark=_die_after(1))
-    found = read_watermark(place.output.state)
+        dispatch(config, [middle], on_visible=_die_after(1))
+    found = read_end(place.output.state)
     assert found is not None
     assert found.end_offset == middle
     place.dispatch()
@@ -244,11 +245,12 @@ def test_a_queue_that_came_after_the_record_is_missed_too(place: Place) -> None:
     place.log.grow(1)
     before = place.log.plain.end
     place.log.plain.append(topic=b"New", queue_id=0, queue_offset=0, body=b"")
-    place.log.write()
     end = place.log.plain.end
+    place.log.plain.append(topic=b"New", queue_id=0, queue_offset=1, body=b"")
+    place.log.write()
     config = DispatcherConfig(place.output.store, place.output.root, once=True)
     with pytest.raises(KeyboardInterrupt):
-        dispatch(config, [before], on_watermark=_die_after(2))
+        dispatch(config, [before, end], on_visible=_die_after(3))
     recorded, found = read_ends(place.output.state), read_watermark(place.output.state)
     assert recorded is not None
     assert found is not None

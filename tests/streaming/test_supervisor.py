@@ -175,9 +175,12 @@ def test_pauses_double_up_to_a_limit_and_begin_anew_after_progress(tmp_path: Pat
     assert store.failed() == LAST_PAUSE_SECONDS, "it has started, and dispatched nothing"
     progress = store.measures.progress = Progress()
     progress.advance(10, DispatchCounts(messages=3))
+    progress.note_durable()
+    progress.advance(15, DispatchCounts(messages=2))
     assert store.failed() == 1
     progress = store.measures.progress = Progress()
     progress.advance(20, DispatchCounts(messages=4, gaps=1))
+    progress.note_durable()
     found = store.summary()
     assert (found["messages"], found["gaps"], found["end_offset"]) == (7, 1, 20)
     store.began -= LAST_PAUSE_SECONDS + 1

@@ -12,7 +12,7 @@ from reput.store.config import StoreSettings, read_store_settings
 from reput.store.index.indexfile import IndexLayout
 from reput.store.runs.dispatch import DispatchBatch
 from reput.store.state.built import settings_of
-from reput.streaming.commit import OnWatermark
+from reput.streaming.commit import OnVisible
 from reput.upkeep.verify.run import Verification, verify
 from tests.support.configs import configured
 from tests.support.golden import difference, unpack_golden
@@ -56,13 +56,13 @@ class DerivedOutput:
         self,
         *,
         part: Callable[[DispatchBatch], int] | None = None,
-        on_watermark: OnWatermark = lambda *_: None,
+        on_visible: OnVisible = lambda *_: None,
         **options: Any,
     ) -> Sequence[str]:
         """As ``run_dispatcher`` does, in one batch; ``part`` chooses where it ends, ``options`` are
         fields of its configuration. The notes."""
         config = configured(self.store, self.root, once=True, **options)
-        return dispatch(config, part=part, on_watermark=on_watermark)
+        return dispatch(config, part=part, on_visible=on_visible)
 
     def settings(self) -> StoreSettings:
         """The settings with which it is built."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from reput.store.files import STATE_DIRECTORY, VISIBLE_FILE
 from tests.support.recorder import (
     ROOT,
     Content,
@@ -270,8 +271,9 @@ def _written(content: bytes, changes: Sequence[Kept]) -> bytes:
     return bytes(data[:size]).ljust(size, b"\0")
 
 
-def mount(tree: Tree, root: Path) -> None:
-    """Replace everything in a directory by a tree."""
+def mount(tree: Tree, root: Path, *, same_boot: bool = False) -> None:
+    """Replace everything in a directory by a tree, by default in another boot than that of its
+    writers: a visible end is then one of a boot that has another name."""
     shutil.rmtree(root)
     root.mkdir()
     for name, data in tree.items():
@@ -282,6 +284,8 @@ def mount(tree: Tree, root: Path) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
         os.ftruncate(fd, len(data))
         os.pwrite(fd, data.rstrip(b"\0"), 0)
+        if name.endswith(f"{STATE_DIRECTORY}/{VISIBLE_FILE}") and not same_boot:
+            os.pwrite(fd, bytes(byte ^ 1 for byte in data), 0)
         os.close(fd)
 
 
@@ -307,11 +311,13 @@ class Power:
 
     def kill(self, _rng: random.Random, let_go: Callable[[], object]) -> None:
         """Kill the process now: everything that it wrote stays. ``let_go`` is as above."""
-        self._begin_with(read_tree(self._root), let_go)
+        self._begin_with(read_tree(self._root), let_go, same_boot=True)
 
-    def _begin_with(self, tree: Tree, let_go: Callable[[], object]) -> None:
+    def _begin_with(
+        self, tree: Tree, let_go: Callable[[], object], *, same_boot: bool = False
+    ) -> None:
         self._recorder.__exit__()
         let_go()
-        mount(tree, self._root)
+        mount(tree, self._root, same_boot=same_boot)
         self._recorder = Recorder(self._root)
         self._recorder.__enter__()

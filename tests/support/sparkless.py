@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from reput.store import fsops
 from reput.store.runs.dispatch import DispatchBatch
 from reput.store.state.logoffset import offset_json
-from reput.streaming.commit import OnWatermark
+from reput.streaming.commit import OnVisible
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.followers import Followers
 from reput.streaming.sparkless import running
 from reput.streaming.startup import Start
+
+HOUR_MS = 3_600_000
 
 
 class SparkFiles:
@@ -63,15 +65,16 @@ def dispatch(
     cuts: Sequence[int] = (),
     *,
     part: Callable[[DispatchBatch], int] | None = None,
-    on_watermark: OnWatermark = lambda *_: None,
+    on_visible: OnVisible = lambda *_: None,
     open_followers: type[Followers] = Followers,
     with_spark_files: bool = False,
 ) -> Sequence[str]:
     """Dispatch all that is there, in batches that end at ``cuts`` of the log; the notes of the
     start. ``part`` is given the first batch and chooses where it ends instead."""
-    with running(config, on_watermark=on_watermark, open_followers=open_followers) as run:
+    with running(config, on_visible=on_visible, open_followers=open_followers) as run:
         log_end = run.start.log_end
         spark = SparkFiles(config, run.start) if with_spark_files else None
+        committed = list[int]()
         while run.position < log_end:
             end = next((cut for cut in sorted(cuts) if cut > run.position), log_end)
             end = min(end, log_end)
@@ -83,5 +86,7 @@ def dispatch(
                 # the rest is left for another run
                 run.commit(run.scan(part(batch)))
                 break
-            run.commit(batch)
+            # what is not synced here waits for the next batch, or for the end of the run
+            run.commit(batch, durable=len(committed) % 2 == 0)
+            committed.append(batch.end)
         return run.start.plan.notes

@@ -28,6 +28,7 @@ from reput.store.errors import (
 )
 from reput.store.log.cursor import LogTail
 from reput.store.log.record import Record
+from reput.store.state.visible import read_end
 from reput.store.state.watermark import read_watermark
 from reput.streaming import commit
 from reput.streaming.config import DispatcherConfig
@@ -39,12 +40,12 @@ from tests.support.power_cuts import Disk, mount
 from tests.support.queue_units import queue_units
 from tests.support.recorder import Recorder, Tree
 from tests.support.small_store import expected_of, of_messages
-from tests.support.sparkless import SparkFiles
+from tests.support.sparkless import HOUR_MS, SparkFiles
 from tests.support.wire import PlainLog
 from tests.torture.cases import Case, Kind
 from tests.torture.logmachine import SEEDS, LogRules, polled, run_machine
 
-WATERMARK = "watermark"
+WATERMARK, VISIBLE = "watermark", "visible"
 SUFFICIENT = 16
 """Units that must agree with a log that was cut, where more do not (ARCHITECTURE.md)."""
 
@@ -74,6 +75,8 @@ class DispatcherMachine(LogRules):
         """Nothing is derived from the log as it is now."""
         self._acknowledged = -1
         """The watermark that somebody was told before the recording."""
+        self._shown = -1
+        """The end that readers were shown in this boot, of the log as it is."""
         self._fronts: list[tuple[int, int]] = []
         """(position, the log's first byte) of the batches that made the output."""
         self._gone: list[tuple[int, int]] = []
@@ -126,6 +129,7 @@ class DispatcherMachine(LogRules):
 
     def spoil(self, start: int, end: int) -> None:
         """A change counts where the run has seen the log already."""
+        self._shown = min(self._shown, start)
         if self._running is not None and start < self._seen:
             self._changed.append((start, end))
 
@@ -135,10 +139,18 @@ class DispatcherMachine(LogRules):
 
     def _told(self, count: int) -> int:
         """The last acknowledged watermark after ``count`` operations."""
-        told = [value for at, _, value in self._recorder.notes if at <= count]
+        notes = self._recorder.notes
+        told = [value for at, kind, value in notes if at <= count and kind == WATERMARK]
         last = told[-1] if told else self._acknowledged
         assert isinstance(last, int)
         return last
+
+    def _check_shown(self) -> None:
+        """Readers see no end go back, nor a unit before it."""
+        found = read_end(self.store.output.state)
+        assert self._shown <= (-1 if found is None else found.end_offset), "taken back"
+        if not self._is_cut and self._shown > (self._mark or 0):
+            self._check_below(self._shown)
 
     def _step(self, work: Callable[[], object]) -> None:
         """One step of a process, within which a crash may come."""
@@ -186,17 +198,22 @@ class DispatcherMachine(LogRules):
             return
         self._is_healed = True
         self._changed.clear()
-        self._check()
+        self._check_shown()
+        if self._shown <= (self._mark or 0):
+            # else units beyond the watermark stay until they are written again
+            self._check()
 
     def _enter(self) -> None:
-        config = DispatcherConfig(self.store.output.store, self._root, once=True)
-        self._running = self._held.enter_context(running(config, on_watermark=self._learn))
+        config = DispatcherConfig(self.store.output.store, self._root, durable_latency_ms=HOUR_MS)
+        self._running = self._held.enter_context(running(config, on_visible=self._learn))
         self._spark = SparkFiles(config, self._running.start)
         self._tail = LogTail(self._running.log)
         self._seen = self._running.start.log_end
 
     def _learn(self, *_: object) -> None:
         self._recorder.note(WATERMARK, self._mark)
+        found = read_end(self.store.output.state)
+        self._recorder.note(VISIBLE, -1 if found is None else found.end_offset)
 
     def _begin_model_anew(self) -> None:
         """The model of an output that begins where the log begins now."""
@@ -278,6 +295,9 @@ class DispatcherMachine(LogRules):
 
     def _commit(self, run: Running, end: int) -> None:
         self._spark.plan(end)
+        middle = self._batch_end(end, 50)
+        if run.position < middle < end:
+            run.commit(run.scan(middle), durable=False)
         run.commit(run.scan(end))
 
     def _end_by_error(self) -> None:
@@ -301,6 +321,8 @@ class DispatcherMachine(LogRules):
         operations = len(self._recorder.operations)
         count = self._began + (operations - self._began) * share // 100
         told = self._told(count)
+        notes = self._recorder.notes if is_kill else []
+        shown = [value for at, kind, value in notes if at <= count and kind == VISIBLE]
         self._is_healed = False
         self._recorder.__exit__()
         self._let_go()
@@ -309,11 +331,13 @@ class DispatcherMachine(LogRules):
         assert told <= (-1 if mark is None else mark), "acknowledged, and not on the disk"
         if not self._is_cut:
             self._check_below(mark)
+        self._shown = int(str(shown[-1])) if shown else -1
+        self._check_shown()
 
     def _came_back(self, everything: Tree, rng: random.Random | None) -> None:
         """Lay the disk: after a kill everything, which may be lost still."""
         if rng is None:
-            mount(everything, self._root)
+            mount(everything, self._root, same_boot=True)
             self._recorder.__enter__()
             self._began = len(self._recorder.operations)
             return

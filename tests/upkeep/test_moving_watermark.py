@@ -12,7 +12,7 @@ from reput.store.config import StoreSettings, read_store_settings
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail
 from reput.store.log.record import Record
-from reput.store.state.output import watermark_of_output
+from reput.store.state.output import end_of_output
 from reput.upkeep.checkpoints import check, read_positions, rewind, spark_directory_of
 from reput.upkeep.doctor import Doctor
 from reput.upkeep.expiry import expire
@@ -81,7 +81,7 @@ def test_a_log_that_grows_by_a_file_after_a_look_at_it_is_the_same_log(
 ) -> None:
     """The last message before a watermark is looked for in the log as it was after that."""
     log, refresh, looks = read_store_settings(live.root).open_log(), CommitLog.refresh, [0]
-    before = watermark_of_output(live.output, live.root, log)
+    before = end_of_output(live.output, live.root, log)
 
     def overtaken(of: CommitLog) -> None:
         refresh(of)
@@ -92,5 +92,5 @@ def test_a_log_that_grows_by_a_file_after_a_look_at_it_is_the_same_log(
 
     monkeypatch.setattr(CommitLog, "refresh", overtaken)
     assert before is not None
-    assert watermark_of_output(live.output, live.root, log) == before
-    assert watermark_of_output(live.output, live.root, log) != before
+    assert end_of_output(live.output, live.root, log) == before
+    assert end_of_output(live.output, live.root, log) != before

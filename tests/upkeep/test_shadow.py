@@ -42,7 +42,7 @@ def shadowed(store: Path, output: Path) -> ShadowResult:
     shadow = Shadow(settings, output)
     with (
         shadow,
-        running(config, on_watermark=shadow.watermark_moved) as run,
+        running(config, on_visible=shadow.end_moved) as run,
     ):
         if run.position < run.start.log_end:
             run.commit(run.scan(run.start.log_end))
@@ -348,7 +348,7 @@ def test_queues_that_grow_while_they_are_compared(golden: Golden, tmp_path: Path
     settings = read_store_settings(store)
     shadow = GrowingShadow(settings, output)
     with shadow:
-        shadow.watermark_moved(settings, None)
+        shadow.end_moved(settings, None)
         assert done.wait(EVENT_SECONDS)
     assert shadow.result.differences == []
     assert totals(shadow.result) == (expected, 0, 0)
@@ -375,7 +375,7 @@ def test_a_queue_that_begins_after_the_first_look(
     settings = read_store_settings(store)
     shadow = Shadow(settings, output)
     with shadow:
-        shadow.watermark_moved(settings, None)
+        shadow.end_moved(settings, None)
         assert looked.wait(EVENT_SECONDS)
         away.rename(path.parent)
     (found,) = shadow.result.differences

@@ -94,10 +94,10 @@ def test_wherever_it_is(store: Path, seed: int) -> None:
         with Planted(store / "consumequeue", rng) as planted:
             shadow = Shadow(settings, output)
             with shadow:
-                shadow.watermark_moved(settings, None)
+                shadow.end_moved(settings, None)
         assert [planted.is_that(one) for one in shadow.result.differences] == [True], number
     print(f"{ROUNDS} rounds, {(time.monotonic() - began) / ROUNDS:.2f} s each")
     with (shadow := Shadow(settings, output)):
-        shadow.watermark_moved(settings, None)
+        shadow.end_moved(settings, None)
     assert shadow.result.is_equal
     assert asdict(shadow.result)["compared"]["consumequeue"]["entries"] == MESSAGES

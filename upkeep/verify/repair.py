@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from reput.checkpoints.watermark import new_store_id
 from reput.store import fsops
-from reput.store.files import ABORT_FILE, WATERMARK_FILE
+from reput.store.files import ABORT_FILE, VISIBLE_FILE, WATERMARK_FILE
 from reput.store.state.ends import drop_ends
 from reput.store.state.output import fingerprint
 from reput.store.state.storecheckpoint import lower_logics_physical_offset
@@ -44,6 +44,8 @@ def heal(comparison: LogComparison) -> None:
     if lowered is not None:
         fsops.replace_file(abort, b"")
     if lowered is not None or WATERMARK_FILE in kinds:
+        # a start that was killed may have left an end of the new epoch
+        fsops.unlink(state / VISIBLE_FILE)
         rewrite_watermark(state, replace(watermark, epoch=watermark.epoch + 1))
     for verifier in comparison.verifiers:
         verifier.cut()

@@ -23,6 +23,7 @@ from reput.store.files import WATERMARK_FILE
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import LogTail
 from reput.store.state.ledger import LedgerCounter
+from reput.store.state.visible import EndReader
 from reput.store.state.watermark import Watermark, WatermarkReader
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.measures import Durations, Measures
@@ -47,6 +48,7 @@ class RunCollector:
         self._measures = measures
         self._version = version
         self._watermark = WatermarkReader(config.state_directory)
+        self._end = EndReader(config.state_directory)
         self._ledger = LedgerCounter(config.state_directory)
         self._opened: tuple[CommitLog, LogTail] | None = None
         self._opened_for = 0
@@ -93,7 +95,7 @@ class RunCollector:
     def _of_log(self) -> Iterator[_Sample]:
         self._log_end = None
         # before the log: a dispatcher may be moving it
-        watermark = self._watermark.read()
+        end = self._end.read()
         begun = self._measures.queries
         if self._opened is None or self._opened_for != begun:
             # a run that was started again may have found other directories
@@ -102,13 +104,13 @@ class RunCollector:
             self._opened, self._opened_for = (log, LogTail(log)), begun
         log, tail = self._opened
         # nothing that is dispatched is walked again, unless it may not be what was dispatched
-        is_known = watermark is not None and what_differs(log, None, watermark) is None
-        known_end = watermark.end_offset if watermark is not None and is_known else 0
+        is_known = end is not None and what_differs(log, None, end) is None
+        known_end = end.end_offset if end is not None and is_known else 0
         # as the dispatcher does: a search in what is being written takes long
         self._log_end = log_end = tail.settled(known_end, patient=True)
         yield "log_start_bytes", log.min_offset
         yield "log_end_bytes", log_end
-        lag = read_lag(log, log_end, watermark, LIVE_COUNTED_LAG)
+        lag = read_lag(log, log_end, end, LIVE_COUNTED_LAG)
         yield "lag_bytes", lag.bytes
         yield "lag_messages", lag.messages
         yield "lag_seconds", lag.seconds
@@ -155,6 +157,7 @@ class RunCollector:
         yield "build_info", 1, self._version
         for stage, durations in sorted(measures.stages.items()):
             yield "stage_seconds", durations, stage
+        yield "append_to_visible_seconds", measures.append_to_visible
         yield "append_to_durable_seconds", measures.append_to_durable
         yield "queries_total", measures.queries
         yield "failing", measures.is_failing

@@ -28,8 +28,9 @@ from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.kinds import QueueKind, list_all_queues
 from reput.store.queue.view import QueueView, open_view
 from reput.store.state.ledger import LedgerCount, LedgerCounter
-from reput.store.state.output import watermark_of_output
-from reput.store.state.watermark import Watermark, WatermarkReader
+from reput.store.state.output import end_of_output
+from reput.store.state.visible import EndReader
+from reput.store.state.watermark import Watermark
 from reput.upkeep.watch.stages import RunStages, StageReader
 from reput.upkeep.watch.status import (
     LIVE_COUNTED_LAG,
@@ -133,12 +134,12 @@ class OutputWatch:
         self._stages = stages
         self._log = settings.open_log()
         try:
-            watermark_of_output(output, settings.root, self._log)
+            end_of_output(output, settings.root, self._log)
         except BaseException:
             self._log.close()
             raise
         self._tail = LogTail(self._log)
-        self._watermark = WatermarkReader(self._state)
+        self._watermark = EndReader(self._state)
         self._ledger = LedgerCounter(self._state)
         self._views: dict[_Queue, QueueView] = {}
         self._reopen_due = 0.0

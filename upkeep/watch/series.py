@@ -34,7 +34,7 @@ SERIES = (
     Series("last_message_timestamp_seconds", GAUGE, "Store time of the last durable message."),
     Series("epoch", GAUGE, "Number of the output's ownership; each start raises it."),
     Series("owner", GAUGE, "1 if the output names this process as its owner, otherwise 0."),
-    Series("lag_bytes", GAUGE, "Bytes from the watermark to the log's end."),
+    Series("lag_bytes", GAUGE, "Bytes from the dispatched position to the log's end."),
     Series("lag_messages", GAUGE, "Messages in the lag; counted in a lag of up to 32 MiB."),
     Series("lag_seconds", GAUGE, "Now minus the store time of the first undispatched message."),
     Series("start_position_bytes", GAUGE, "Position at which this run began."),
@@ -55,6 +55,11 @@ SERIES = (
         "Time that a stage took. `collect`, `commit` and its parts `write` and `sync` (of each "
         "index), `ledger` and `watermark` are ours; `spark_...` are Spark's durationMs, of a "
         "sample of batches.", ("stage",),
+    ),
+    Series(
+        "append_to_visible_seconds", HISTOGRAM,
+        "Of each batch, from the store time of its last message until readers of this machine see "
+        "it.",
     ),
     Series(
         "append_to_durable_seconds", HISTOGRAM,

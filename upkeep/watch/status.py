@@ -32,7 +32,7 @@ from reput.store.state.ledger import (
     read_counts,
     read_repeats,
 )
-from reput.store.state.output import watermark_of_output
+from reput.store.state.output import end_of_output
 from reput.store.state.watermark import Watermark
 
 MAX_COUNTED_LAG = 1 << 30
@@ -120,7 +120,7 @@ def read_status(
     """
     log = settings.open_log()
     # the order matters: a dispatcher may be moving the watermark
-    stored_watermark = watermark_of_output(output, settings.root, log)
+    stored_watermark = end_of_output(output, settings.root, log)
     if topics is not None:
         check_topics(topics, settings.root, output)
     log_end = LogTail(log).settled()

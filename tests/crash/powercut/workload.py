@@ -73,8 +73,8 @@ class Dispatch:
             acknowledge(found.end_offset if found else 0)
 
         for _ in range(rng.choice((0, 1, 3))):
-            output.start(part=self._border(rng), on_watermark=shown)
-        output.start(on_watermark=shown)
+            output.start(part=self._border(rng), on_visible=shown)
+        output.start(on_visible=shown)
 
     def check(self, root: Path, acknowledged: int) -> list[str]:
         """Dispatch the rest, and return the faults."""
