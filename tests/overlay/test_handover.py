@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import compress, product
 from pathlib import Path
 
 import pytest
 
 from reput.overlay.checks import End
-from reput.overlay.debts import read_delay_offsets, read_timer_checkpoint
-from reput.overlay.handover import Done, Handover, hand_over, plan
+from reput.overlay.debts import find_debts, read_delay_offsets, read_timer_checkpoint
+from reput.overlay.handover import Done, Handover, hand_over
 from reput.overlay.overlay import Overlay, overlay_root
 from reput.store import configjson
 from reput.store.config import read_store_settings
 from reput.store.errors import OwnershipError, UsageError
 from reput.store.log.appender import LogAppender
-from reput.store.log.record import SCHEDULE_TOPIC
+from reput.store.log.record import SCHEDULE_TOPIC, Record
 from tests.overlay.test_debts import plain_lock
 from tests.support.delivering import STORES
 from tests.support.golden import log_records, tree, unpack_golden
@@ -134,26 +137,67 @@ def test_a_message_that_the_wheel_had_not_taken_up(base: Path) -> None:
     assert "config/timercheck" not in found.files
 
 
-def test_a_second_of_the_wheel_of_which_a_message_is_left(base: Path) -> None:
-    """The wheel notes whole seconds: it goes on at that of the message which nobody has
-    delivered, and repeats the other."""
-    serve(base, LATER)
-    path = base / "config/timercheck"
+def out_ms(record: Record) -> int:
+    return int(record.property_map[b"TIMER_OUT_MS"])
+
+
+def waiting_in(base: Path) -> tuple[list[Record], list[Record]]:
+    """The base owes two messages more of its level and of its wheel each, which has taken all of
+    them up: one in the second of that which is there. Return all that waits in each."""
+    path, settings = base / "config/timercheck", read_store_settings(base)
     head = bytearray(path.read_bytes())
     struct.pack_into(">q", head, 16, 1 << 30)
     path.write_bytes(head)
-    done = plan(read_store_settings(base), base, overlay_root(base)).done
-    (delivered,) = (one for one in done if one.kind == "timer")
-    assert not delivered.is_repeated
-    (record,) = (
-        one for one in log_records(base) if one.physical_offset == delivered.physical_offset
-    )
+
+    def owed() -> list[Record]:
+        places = find_debts(settings, base).places
+        return [one for one in log_records(base) if one.physical_offset in places]
+
+    level, timer = owed()
+    out, key = timer.property_map[b"TIMER_OUT_MS"], timer.property_map[b"UNIQ_KEY"]
     with LogAppender(base) as appender:
-        appender.append(record)
-    found, directory = handed(base)
-    assert [one.is_repeated for one in found.done if one.kind == "timer"] == [True]
-    moved = read_timer_checkpoint(directory)
-    assert moved is None or moved.next_time <= int(record.property_map[b"TIMER_OUT_MS"])
+        for number in range(2):
+            later = b"%d" % (int(out) + 1000 * number)
+            text = timer.properties.replace(out, later).replace(key, key[:-1] + b"%d" % number)
+            for made in (level, replace(timer, properties=text)):
+                appender.append(made)
+    both = [[one for one in owed() if one.topic == kind.topic] for kind in (level, timer)]
+    assert [len(kind) for kind in both] == [3, 3]
+    return both[0], both[1]
+
+
+def deliver(base: Path, delivered: list[Record]) -> None:
+    """Write an overlay that has delivered these alone."""
+    shutil.rmtree(overlay_root(base), ignore_errors=True)
+    with LogAppender(overlay_root(base), file_size=1 << 16) as appender:
+        for one in delivered:
+            source = -(one.physical_offset + 1)
+            appender.append(replace(one, topic=b"T", prepared_transaction_offset=source))
+
+
+def test_any_part_of_what_waited_is_delivered(base: Path) -> None:
+    """A broker goes on at the first message of a level that is left, and in the first second of the
+    wheel of which one is left: from there on it repeats what is delivered, and nothing before."""
+    levels, timers = waiting_in(base)
+    noted = read_timer_checkpoint(base)
+    assert noted is not None
+    for which in product((False, True), repeat=3):
+        delivered = [*compress(levels, which), *compress(timers, which)]
+        deliver(base, delivered)
+        found, directory = handed(base)
+        left = [one for one in levels if one not in delivered]
+        next_offset = left[0].queue_offset if left else levels[-1].queue_offset + 1
+        assert read_delay_offsets(directory)[18] == next_offset
+        next_time = min((out_ms(one) for one in timers if one not in delivered), default=LATER)
+        expected = {one.physical_offset: one.queue_offset >= next_offset for one in levels}
+        expected |= {one.physical_offset: out_ms(one) >= next_time for one in timers}
+        assert {one.physical_offset: one.is_repeated for one in found.done} == {
+            one.physical_offset: expected[one.physical_offset] for one in delivered
+        }
+        moved = read_timer_checkpoint(directory) or noted
+        passed = [out_ms(one) for one in delivered if one in timers and out_ms(one) < next_time]
+        assert max(passed, default=0) < moved.next_time <= next_time
+        shutil.rmtree(directory)
 
 
 def test_a_broker_that_keeps_its_offsets_in_rocksdb(base: Path) -> None:

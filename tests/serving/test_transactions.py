@@ -17,6 +17,7 @@ from reput.serving.transactions import check_body, check_fields
 from reput.store.log import record
 from reput.store.log.record import Record
 from tests.overlay.test_debts import plain_lock
+from tests.readers.stores import SmallStore
 from tests.serving.aclrequests import signed
 from tests.support.delivering import HALF_TOPIC
 from tests.support.golden import GOLDEN_DIRECTORY, log_records, tree, unpack_golden
@@ -255,14 +256,17 @@ def test_new_transactions_are_refused(base: Path, output: Path) -> None:
 
 def test_accounts_answer_for_topics_that_they_publish(base: Path, output: Path) -> None:
     """The half's own topic counts, although it lies in another one. Who may not publish it, or may
-    no more, is not asked, since a check has the message."""
+    no more, is not asked, since a check has the message. The store is the second of two."""
+    first = SmallStore(base.parent / "first")
+    first.append()
+    stores = [(first.write(), first.root), (base, output)]
     rules = base.parent / "plain_acl.yml"
     rules.write_text(
         "accounts:\n"
         "- {accessKey: publisher, secretKey: publisher1, topicPerms: [Tx=PUB]}\n"
         "- {accessKey: subscriber, secretKey: subscriber1, topicPerms: [Tx=SUB, Dl=PUB]}\n"
     )
-    with serving(base, output, acl=rules) as (port, _), Client(port) as client:
+    with served_stores(stores, overlay=True, acl=rules) as ports, Client(ports[1]) as client:
         for key in ("subscriber", "publisher", "subscriber"):
             beat = signed(BEAT, {}, producing(GROUP), key, f"{key}1")
             assert client.ask(BEAT, {**beat.ext}, bytes(beat.body)).code == 0

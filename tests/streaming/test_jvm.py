@@ -57,6 +57,23 @@ def test_workers_run_the_python_that_the_user_chose(monkeypatch: pytest.MonkeyPa
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
+@pytest.mark.parametrize("home", [None, "", "home"])
+def test_the_java_is_that_of_sparks_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    """They ask whether JAVA_HOME is empty, and look into PATH then."""
+    for directory in ("path", "home/bin"):
+        (tmp_path / directory).mkdir(parents=True)
+        (tmp_path / directory / "java").write_text("#!/bin/sh\n")
+        (tmp_path / directory / "java").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    if home is not None:
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path / home) if home else "")
+    expected = tmp_path / ("home/bin" if home else "path") / "java"
+    assert jvm.find_java() == expected
+
+
 def test_a_jvm_that_ends_at_once_is_an_error() -> None:
     """Its gateway is not waited for."""
     with jvm.started({"spark.driver.memory": "much"}) as started:

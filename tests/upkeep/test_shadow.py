@@ -142,8 +142,9 @@ def test_a_long_hole_is_a_difference(tmp_path: Path) -> None:
     assert (missing.unit, missing.broker) == (1, None)
 
 
-def test_the_logs_last_message_is_missing_in_the_output(tmp_path: Path) -> None:
-    """Its record ends where the watermark is, so that the output should have its entry."""
+@pytest.mark.parametrize("beyond", [False, True])
+def test_the_brokers_last_entry_is_missing_in_the_output(tmp_path: Path, beyond: bool) -> None:
+    """The output should have it where its record ends at the watermark, and not yet beyond."""
     store, output = tmp_path / "store", tmp_path / "output"
     with Appender(store, file_size=1 << 20) as appender:
         for _ in range(3):
@@ -151,16 +152,19 @@ def test_the_logs_last_message_is_missing_in_the_output(tmp_path: Path) -> None:
     shadowed(store, output)
     shutil.copytree(output / "consumequeue", store / "consumequeue")
     path, last, size = entries(output)[-1]
-    offset, length, _ = unit_at(path, last)
-    overwrite(path, last, bytes(size))
+    offset, length, code = unit_at(path, last)
+    if beyond:
+        later = wire.UNIT.pack(offset + length, length, code)
+        overwrite(store / path.relative_to(output), last + size, later)
+    else:
+        overwrite(path, last, bytes(size))
     settings = read_store_settings(store)
     shadow = Shadow(settings, output)
     with shadow:
         shadow.watermark_moved(settings, None)
-    (missing,) = shadow.result.differences
-    assert (missing.unit, missing.reput) == (2, None)
-    assert missing.broker is not None
-    assert (missing.broker["offset"], missing.broker["size"]) == (offset, length)
+    found = [(one.unit, one.reput, one.broker) for one in shadow.result.differences]
+    fields = {"offset": offset, "size": length, "tags_code": code}
+    assert found == ([] if beyond else [(2, None, fields)])
 
 
 def test_a_hole_up_to_the_end_of_a_file_is_a_difference(golden: Golden, tmp_path: Path) -> None:
