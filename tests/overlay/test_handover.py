@@ -8,7 +8,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import compress, product
+from itertools import compress
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from reput.store.errors import OwnershipError, UsageError
 from reput.store.log.appender import LogAppender
 from reput.store.log.record import SCHEDULE_TOPIC, Record
 from tests.overlay.test_debts import plain_lock
-from tests.support.delivering import STORES
+from tests.support.delivering import HALF_TOPIC, STORES
 from tests.support.golden import log_records, tree, unpack_golden
 from tests.support.processes import holder
 
@@ -175,13 +175,29 @@ def deliver(base: Path, delivered: list[Record]) -> None:
             appender.append(replace(one, topic=b"T", prepared_transaction_offset=source))
 
 
+def test_the_last_of_three_halves_is_done(base: Path) -> None:
+    """The broker goes over them from the first of the two that are left on, as it did before."""
+    (half,) = (
+        one for one in log_records(base) if one.topic == HALF_TOPIC and one.queue_offset == 20
+    )
+    key = half.property_map[b"UNIQ_KEY"]
+    text = half.properties.replace(key, key[:-1] + bytes([key[-1] ^ 1]))
+    with LogAppender(base) as appender:
+        last = appender.append(replace(half, properties=text))
+    assert last.queue_offset == 21
+    deliver(base, [last])
+    found, _ = handed(base)
+    assert outcomes(found) == [("transaction", "committed", True)]
+    assert "config/consumerOffset.json" not in found.files
+
+
 def test_any_part_of_what_waited_is_delivered(base: Path) -> None:
     """A broker goes on at the first message of a level that is left, and in the first second of the
     wheel of which one is left: from there on it repeats what is delivered, and nothing before."""
     levels, timers = waiting_in(base)
     noted = read_timer_checkpoint(base)
     assert noted is not None
-    for which in product((False, True), repeat=3):
+    for which in ((1, 0, 0), (1, 1, 0), (0, 0, 1), (1, 1, 1)):
         delivered = [*compress(levels, which), *compress(timers, which)]
         deliver(base, delivered)
         found, directory = handed(base)

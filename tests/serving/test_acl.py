@@ -169,23 +169,35 @@ def test_a_query_by_key_stays_in_its_topic(tmp_path: Path) -> None:
         assert (answer.code, answer.body) == (NOT_FOUND, b"")
 
 
-def test_changed_rules_end_waiting_pulls(port: int, rules: Path) -> None:
-    """The client pulls again at once, and is refused by the new rules."""
+def test_changed_rules_end_waiting_pulls(store: Path, rules: Path) -> None:
+    """The client pulls again at once, whichever store it is connected to, and is refused by the new
+    rules."""
+    other = SmallStore(store.with_name("other"))
+    for _ in range(2):
+        other.append()
     waiting = pull(queueOffset=2, suspendTimeoutMillis=15000)
-    with Client(port) as client:
-        assert ask(client, HEART_BEAT, {}, heartbeat("c", "group", "Topic")).code == 0
-        request = signed(PULL, {k: str(v) for k, v in waiting.items()}, b"", KEY, SECRET)
-        opaque = client.send(PULL, {**request.ext})
-        # requests of one connection are taken in their order: the pull waits
-        assert ask(client, ROUTE, {"topic": "Topic"}).code == 0
+    stores = [(root, root) for root in (store, other.write())]
+    with (
+        served_stores(stores, acl=rules) as ports,
+        Client(ports[0]) as one,
+        Client(ports[1]) as two,
+    ):
+        asked = []
+        for client in (one, two):
+            assert ask(client, HEART_BEAT, {}, heartbeat("c", "group", "Topic")).code == 0
+            request = signed(PULL, {k: str(v) for k, v in waiting.items()}, b"", KEY, SECRET)
+            asked.append((client, client.send(PULL, {**request.ext})))
+            # requests of one connection are taken in their order: the pull waits
+            assert ask(client, ROUTE, {"topic": "Topic"}).code == 0
         new = rules.with_suffix(".new")
         new.write_text(MAY_NOT)
         new.replace(rules)
-        answer = client.receive()
-        assert (answer.opaque, answer.code) == (opaque, RETRY)
-        assert answer.ext["nextBeginOffset"] == "2"
-        assert ask(client, PULL, waiting).code == NO_PERMISSION
-        assert ask(client, ROUTE, {"topic": "Topic"}).code == 0
+        for client, opaque in asked:
+            answer = client.receive()
+            assert (answer.opaque, answer.code) == (opaque, RETRY)
+            assert answer.ext["nextBeginOffset"] == "2"
+            assert ask(client, PULL, waiting).code == NO_PERMISSION
+            assert ask(client, ROUTE, {"topic": "Topic"}).code == 0
 
 
 def test_protection_is_said_in_words(rules: Path) -> None:
