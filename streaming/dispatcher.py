@@ -75,7 +75,7 @@ def run_dispatcher(
     Where the disk is full, the run waits and goes on when there is room. ``show`` is called a few
     times a second. ``jvm`` is a JVM that was started early, with ``config.spark_conf``. ``spark``
     is a session with our source, which this run shares with others, each in a thread of its own.
-    ``on_visible`` is told of the output once it can be read, and whenever its watermark moves.
+    ``on_visible`` is told of the output once it can be read, and whenever it can be read further.
     ``measures`` receives what the run measures; Spark's part only where it is given, and not of a
     shared session. Raises ReputError with a line for people.
     """
@@ -135,7 +135,7 @@ class _Run:
     show: Callable[[Progress], None]
     """Called with the progress a few times a second."""
     on_visible: OnVisible
-    """Called once the output can be read, and whenever its watermark moves."""
+    """Called once the output can be read, and whenever it can be read further."""
     measures: Measures
     """Receives what the run measures."""
     spark: SparkSession | None
