@@ -157,9 +157,12 @@ class Committer:
     def _shown(self, durable: Watermark) -> Watermark | None:
         """Return the end that readers of this machine were shown beyond the watermark; None where
         there is none, or the log is not the one of which it was shown. Units before it stay, and
-        are written again in place, equal in every byte."""
+        are written again in place, equal in every byte. Ext units cannot stay: their files are cut
+        where a queue is opened, which is at the watermark."""
         shown = self._visible.current
         if shown is None or shown.end_offset <= durable.end_offset:
+            return None
+        if self._indexes.settings.enable_consume_queue_ext:
             return None
         last = shown.last_record_offset
         is_there = last >= self._log.min_offset and self._log.segments.at(last) is not None

@@ -170,6 +170,25 @@ def test_what_a_log_that_was_cut_has_no_more_is_taken_back(
         assert seen(output) == watermark(output).end_offset == starts[20]
 
 
+def test_with_ext_units_a_start_goes_back_to_the_watermark(
+    output: Path, store: Path, plain: PlainLog
+) -> None:
+    """Their files are cut where a queue is opened, so that the next kill would leave units that
+    point to nothing."""
+    starts = starts_of(plain)
+    (store / "broker.conf").write_text("messageIndexEnable=false\nenableConsumeQueueExt=true\n")
+    write_two_batches(store, output, plain)
+    with opened(store, output) as run:
+        assert seen(output) == starts[20]
+        run.commit(starts[20], starts[22])
+    with opened(store, output) as run:
+        run.commit(starts[22], plain.end)
+        run.committer.end()
+    settings = settings_of(output, read_store_settings(store))
+    assert verify(settings, output).differences == ()
+    assert units(output, "A/0") == starts[::2]
+
+
 @pytest.mark.parametrize("damage", ["newest", "both", "short"])
 def test_a_torn_slot_leaves_the_one_before(
     output: Path, store: Path, plain: PlainLog, damage: str
