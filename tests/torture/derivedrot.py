@@ -30,6 +30,7 @@ NAMES = ("plain", "mixed", "ext", "lmq", "batch")
 """The golden stores."""
 ALWAYS_CHANGED = (
     "reput/abort", "reput/built.json", "reput/ends", "reput/lock", "reput/owner.json",
+    "reput/visible",
 )  # fmt: skip
 """Files of a repair's own."""
 Chosen = list[tuple[str, Path]]

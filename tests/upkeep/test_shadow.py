@@ -161,7 +161,7 @@ def test_the_brokers_last_entry_is_missing_in_the_output(tmp_path: Path, beyond:
     settings = read_store_settings(store)
     shadow = Shadow(settings, output)
     with shadow:
-        shadow.watermark_moved(settings, None)
+        shadow.end_moved(settings, None)
     found = [(one.unit, one.reput, one.broker) for one in shadow.result.differences]
     fields = {"offset": offset, "size": length, "tags_code": code}
     assert found == ([] if beyond else [(2, None, fields)])
