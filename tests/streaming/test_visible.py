@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from reput.checkpoints.watermark import WatermarkFile
 from reput.readers.messagestore import MessageStore
 from reput.store import fsops
 from reput.store.config import read_store_settings
@@ -168,6 +170,15 @@ def test_what_a_log_that_was_cut_has_no_more_is_taken_back(
     with opened(store, output):
         assert units(output, "A/0") == starts[:20:2]
         assert seen(output) == watermark(output).end_offset == starts[20]
+
+
+def test_an_end_of_another_owner_does_not_count(output: Path, store: Path, plain: PlainLog) -> None:
+    """Where a watermark has a new epoch, nothing of the old owner's slots is read."""
+    write_two_batches(store, output, plain)
+    moved = WatermarkFile(output / "reput")
+    moved.advance(replace(watermark(output), epoch=watermark(output).epoch + 1))
+    moved.close()
+    assert seen(output) == watermark(output).end_offset == starts_of(plain)[20]
 
 
 def test_with_ext_units_a_start_goes_back_to_the_watermark(
