@@ -91,7 +91,7 @@ format: install ## format with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(BENCH_STAMP) ## measure every figure beside RocketMQ's; 45 to 55 minutes, 40 GiB of disk while it runs
+bench: $(BENCH_STAMP) ## measure every figure beside RocketMQ's; 80 to 100 minutes, 40 GiB of disk while it runs
 	sh deploy/install-jdk.sh maven
 	$(BIN)/python -m bench --json docs/bench.json --plot docs/bench.svg
 	$(BIN)/python -m docs.generate

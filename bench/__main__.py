@@ -18,7 +18,13 @@ import psutil
 from rich.console import Console
 
 from bench import picture, report, rocketmq, suite
-from bench.context import FULL_GIB, FULL_IDLE_SECONDS, FULL_LIVE_SECONDS, Context
+from bench.context import (
+    FULL_GIB,
+    FULL_IDLE_SECONDS,
+    FULL_LIVE_SECONDS,
+    FULL_QUIET_SECONDS,
+    Context,
+)
 from bench.logs import GIB
 from bench.measures import Row
 
@@ -26,6 +32,7 @@ DATA = Path(__file__).parent / "data"
 QUICK_GIB = 1.0
 QUICK_LIVE_SECONDS = 20
 QUICK_IDLE_SECONDS = 10
+QUICK_QUIET_SECONDS = 2.0
 BUSY_SAMPLE_SECONDS = 2.0
 BUSY_PERCENT = 10.0
 SPACE_FACTOR = 3.0
@@ -42,12 +49,17 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rows", help=f"separated by commas; any of {', '.join(suite.ROW_NAMES)}")
     parser.add_argument(
         "--half", type=int, choices=tuple(suite.HALVES),
-        help=f"half of the rows, to measure all of them into one --json file in two runs of about "
-        f"half an hour; 2 begins with {suite.HALVES[2][0]}",
+        help=f"half of the rows, to measure all of them into one --json file in two runs of up to "
+        f"an hour; 2 begins with {suite.HALVES[2][0]}",
     )  # fmt: skip
     parser.add_argument("--gib", type=float, help=f"size of the main logs ({FULL_GIB:g})")
     parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
     parser.add_argument("--live-seconds", type=int, help=f"({FULL_LIVE_SECONDS})")
+    parser.add_argument("--idle-seconds", type=int, help=f"({FULL_IDLE_SECONDS})")
+    parser.add_argument(
+        "--quiet-seconds", type=float,
+        help=f"quiet time before each message that comes alone ({FULL_QUIET_SECONDS:g})",
+    )  # fmt: skip
     parser.add_argument(
         "--json", type=Path,
         help="result file, written after every row; its rows of other runs stay",
@@ -77,7 +89,9 @@ def make_context(chosen: argparse.Namespace) -> Context:
         gib=chosen.gib or (QUICK_GIB if quick else FULL_GIB),
         rounds=chosen.rounds,
         live_seconds=chosen.live_seconds or (QUICK_LIVE_SECONDS if quick else FULL_LIVE_SECONDS),
-        idle_seconds=QUICK_IDLE_SECONDS if quick else FULL_IDLE_SECONDS,
+        idle_seconds=chosen.idle_seconds or (QUICK_IDLE_SECONDS if quick else FULL_IDLE_SECONDS),
+        quiet_seconds=chosen.quiet_seconds
+        or (QUICK_QUIET_SECONDS if quick else FULL_QUIET_SECONDS),
         started=time.monotonic(),
     )
 

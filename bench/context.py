@@ -12,6 +12,7 @@ from pathlib import Path
 FULL_GIB = 8.0
 FULL_LIVE_SECONDS = 300
 FULL_IDLE_SECONDS = 60
+FULL_QUIET_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Context:
     live_seconds: int = FULL_LIVE_SECONDS
     """Seconds for which a live log is followed."""
     idle_seconds: int = FULL_IDLE_SECONDS
+    quiet_seconds: float = FULL_QUIET_SECONDS
+    """Seconds without a message before each of those that come alone."""
     started: float = 0.0
     """Start of the run, by ``time.monotonic``."""
 

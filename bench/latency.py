@@ -15,23 +15,19 @@ _LAG_GROWTH = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Latencies of one run, without its warm-up unless a field says otherwise."""
+    """Latencies of one run."""
 
     message_count: int
     p50_ms: float
     p99_ms: float
     max_ms: float
-    warm_up_max_ms: float
-    """The highest latency of the warm-up, which is a session's first batches."""
     lag_max_messages: int
     """The highest number of messages that were appended but not durable at one moment."""
     lag_bounded: bool
     """Whether the last third's highest lag is like the first's."""
 
 
-def evaluate(
-    appends: NDArray[np.int64], watermarks: NDArray[np.int64], rate: int, warm_up_seconds: float
-) -> Latencies:
+def evaluate(appends: NDArray[np.int64], watermarks: NDArray[np.int64], rate: float) -> Latencies:
     """Compute the latencies of a run.
 
     ``appends`` is int64[n, 3], see ``bench.producer.TRACE_FIELDS``, in order of appending.
@@ -45,16 +41,14 @@ def evaluate(
     if covering[-1] >= len(watermarks):
         raise BenchError(f"the watermark ended at {watermarks[-1:, 1]}, the log at {int(ends[-1])}")
     milliseconds = (watermarks[covering, 0] - returned) / 1e6
-    steady = returned >= returned[0] + int(warm_up_seconds * 1e9)
     lags = _lags(appends, watermarks)
-    during = (watermarks[:, 0] >= returned[steady][0]) & (watermarks[:, 0] <= returned[-1])
+    during = (watermarks[:, 0] >= returned[0]) & (watermarks[:, 0] <= returned[-1])
     worst = [int(part.max(initial=0)) for part in np.array_split(lags[during], 3)]
     return Latencies(
-        message_count=int(counts[steady].sum()),
-        p50_ms=percentile(milliseconds[steady], counts[steady], 0.50),
-        p99_ms=percentile(milliseconds[steady], counts[steady], 0.99),
-        max_ms=float(milliseconds[steady].max()),
-        warm_up_max_ms=float(milliseconds[~steady].max(initial=0.0)),
+        message_count=int(counts.sum()),
+        p50_ms=percentile(milliseconds, counts, 0.50),
+        p99_ms=percentile(milliseconds, counts, 0.99),
+        max_ms=float(milliseconds.max()),
         lag_max_messages=max(worst),
         # a second's worth of messages counts as bounded, however low the lag of the first third was
         lag_bounded=worst[2] <= max(rate, _LAG_GROWTH * worst[0]),

@@ -1,11 +1,12 @@
 """A live log: ``python -m bench.producer STORE TRACE RATE SIZE`` appends at a rate and traces it.
 
-It appends ``RATE`` messages/s in ticks of 5 ms; the messages of a tick are one call, so they share
-the moment at which it returned. Messages are made beforehand and appended again and again, because
-their content does not matter to a dispatcher. It first reports where the log ends, which is not
-empty then. For each line ``SECONDS`` it appends for so long, writes the trace and answers.
-Meanwhile the log is flushed as often as a broker's FlushRealTimeService does: seconds of unwritten
-log would be a load on the disk that no broker makes.
+It appends ``RATE`` messages/s, or less than one, in ticks of 5 ms or of one message; the messages
+of a tick are one call, so they share the moment at which it returned. Messages are made beforehand
+and appended again and again, because their content does not matter to a dispatcher. It first
+reports where the log ends, which is not empty then. For each line ``SECONDS`` it appends for so
+long, writes the trace and answers. Meanwhile the log is flushed as often as a broker's
+FlushRealTimeService does: seconds of unwritten log would be a load on the disk that no broker
+makes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _BATCHES = 16
 TRACE_FIELDS = ("returned_ns", "end_offset", "messages")
 
 
-def produce(appender: Appender, workload: Workload, rate: int, seconds: float) -> Any:
+def produce(appender: Appender, workload: Workload, rate: float, seconds: float) -> Any:
     """Return int64[ticks, 3]: TRACE_FIELDS of every tick; ``returned_ns`` is CLOCK_MONOTONIC.
 
     A late tick appends no more than its own messages, and the next ones follow at once.
@@ -82,7 +83,7 @@ def flushed(store: Path) -> Iterator[None]:
 def main() -> None:
     """Get ready, then produce and answer for each line until stdin ends."""
     store, trace_path = Path(sys.argv[1]), Path(sys.argv[2])
-    rate, size = int(sys.argv[3]), int(sys.argv[4])
+    rate, size = float(sys.argv[3]), int(sys.argv[4])
     workload = Workload(8, 4, size, seed=1)
     with Appender(store) as appender:
         produce(appender, workload, 1000, 0.1)

@@ -44,6 +44,7 @@ def about(context: Context) -> dict[str, Any]:
         "rounds": context.rounds,
         "live_seconds": context.live_seconds,
         "idle_seconds": context.idle_seconds,
+        "quiet_seconds": context.quiet_seconds,
     }
 
 

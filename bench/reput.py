@@ -90,9 +90,16 @@ def _only(cores: int | None) -> Iterator[None]:
 
 def run_command(store: Path, output: Path, *options: str) -> list[str]:
     """Return the command of this tree's ``reput run``."""
-    return python_command(
-        "-m", "reput", "run", str(store), "--output", str(output), "--no-index", "--json", *options
-    )
+    return _run(str(store), "--output", str(output), *options)
+
+
+def run_several_command(stores: str, outputs: Path) -> list[str]:
+    """Return the command that follows all stores that match ``stores`` in one process."""
+    return _run("--stores", stores, "--outputs", str(outputs))
+
+
+def _run(*arguments: str) -> list[str]:
+    return python_command("-m", "reput", "run", *arguments, "--no-index", "--json")
 
 
 def whole_process(log: Log, output: Path) -> float:

@@ -9,6 +9,7 @@ from bench import (
     delivering,
     kafka,
     live,
+    quiet,
     reading,
     scaling,
     sealing,
@@ -36,7 +37,8 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
     ),
     (catch_up.measure_all_dispatchers, ("all-dispatchers-300",)),
     (live.measure_latency, tuple(live.LATENCY_ROWS)),
-    (live.measure_idle, ("idle",)),
+    (quiet.measure_first, (quiet.FIRST,)),
+    (quiet.measure_idle, tuple(quiet.IDLE_ROWS)),
     (scaling.measure_sizes, ("log-size", "peak-memory")),
     (scaling.measure_cores, ("cores",)),
     (sparksources.measure, sparksources.ROW_NAMES),
@@ -55,9 +57,9 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
 asks first is measured first, in case a run is stopped."""
 
 ROW_NAMES = tuple(name for _, names in GROUPS for name in names)
-HALF_AT = ROW_NAMES.index("latency-100000")
+HALF_AT = ROW_NAMES.index(quiet.FIRST)
 HALVES = {1: ROW_NAMES[:HALF_AT], 2: ROW_NAMES[HALF_AT:]}
-"""The rows in two runs of about half an hour each."""
+"""The rows in two runs of up to an hour each, of which half is for quiet minutes."""
 QUICK_ROWS = ("catch-up-300", "parse-limit-300", "catch-up-1200", "parse-limit-1200")
 NEED_MAVEN = (
     "catch-up-300", "catch-up-1200", "whole-process-300", "all-dispatchers-300", kafka.NAME,

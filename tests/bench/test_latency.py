@@ -26,7 +26,7 @@ def watermarks(*pairs: tuple[float, int]) -> NDArray[np.int64]:
 
 def test_a_message_is_covered_by_the_first_watermark_at_its_end() -> None:
     """Ten messages; one watermark in the middle of the last one covers it not."""
-    found = evaluate(appends(10), watermarks((0, 0), (5, 500), (15, 999), (20, 1000)), RATE, 0)
+    found = evaluate(appends(10), watermarks((0, 0), (5, 500), (15, 999), (20, 1000)), RATE)
     # 4, 3, 2, 1, 0 ms, then 9, 8, 7, 6 ms, then 10 ms
     assert (found.p50_ms, found.p99_ms, found.max_ms) == (4.0, 10.0, 10.0)
     assert found.message_count == 10
@@ -35,16 +35,8 @@ def test_a_message_is_covered_by_the_first_watermark_at_its_end() -> None:
 def test_ticks_weigh_as_many_messages_as_they_have() -> None:
     """One slow tick of 98 messages is the median, two quick ones are not."""
     trace = np.array([(1 * MS, 100, 1), (2 * MS, 9900, 98), (60 * MS, 10000, 1)], np.int64)
-    found = evaluate(trace, watermarks((1, 100), (52, 9900), (60, 10000)), RATE, 0)
+    found = evaluate(trace, watermarks((1, 100), (52, 9900), (60, 10000)), RATE)
     assert (found.p50_ms, found.p99_ms, found.message_count) == (50.0, 50.0, 100)
-
-
-def test_the_warm_up_is_told_apart() -> None:
-    """Its worst is shown, and is not in the percentiles."""
-    marks = [(0.0, 0), (50.0, 5000), *((ms + 1.0, ms * 100) for ms in range(51, 101))]
-    found = evaluate(appends(100), watermarks(*marks), RATE, 0.05)
-    assert found.warm_up_max_ms == 49.0
-    assert (found.p50_ms, found.max_ms, found.message_count) == (1.0, 1.0, 50)
 
 
 @pytest.mark.parametrize(("share", "bounded"), [(1.0, True), (0.5, False)])
@@ -52,7 +44,7 @@ def test_lag_that_grows_is_seen(share: float, bounded: bool) -> None:
     """A dispatcher at half the producer's rate lags by more than a second's worth of messages."""
     trace = appends(10_000)
     marks = [(float(ms), int(ms * share) * 100) for ms in range(10, 10_001, 10)]
-    found = evaluate(trace, watermarks(*marks, (20_000.0, 1_000_000)), RATE, 0)
+    found = evaluate(trace, watermarks(*marks, (20_000.0, 1_000_000)), RATE)
     assert found.lag_bounded is bounded
     assert found.lag_max_messages == pytest.approx(10_000 * (1 - share), abs=20)
 
@@ -60,4 +52,4 @@ def test_lag_that_grows_is_seen(share: float, bounded: bool) -> None:
 def test_messages_that_never_became_durable_are_an_error() -> None:
     """No latency is made up for them."""
     with pytest.raises(BenchError, match="the log at 1000"):
-        evaluate(appends(10), watermarks((20, 999)), RATE, 0)
+        evaluate(appends(10), watermarks((20, 999)), RATE)
