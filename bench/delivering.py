@@ -124,7 +124,7 @@ def measure(context: Context) -> Iterator[Row]:
         output = directory / "output"
         reput.build(log, output)
         places = _places(log.store, output)
-        theirs = resources.enter_context(running_broker(copy, log.file_size, timers=True))
+        theirs = resources.enter_context(running_broker(copy, log.file_size, timerWheelEnable=True))
         address, pid = resources.enter_context(serving(log.store, output, "--overlay"))
         systems = {OURS: System(address, address, pid), THEIRS: theirs}
         if SEND_BACK in context.row_names:

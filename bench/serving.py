@@ -13,7 +13,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -81,7 +81,13 @@ BALANCE_GOAL_BYTES = GIB
 def serving(store: Path, output: Path, *options: str) -> Iterator[tuple[str, int]]:
     """Run ``reput serve`` in the block; yield its HOST:PORT and process id."""
     place = ("--output", str(output), "--listen", "127.0.0.1:0")
-    command = python_command("-m", "reput", "serve", str(store), *place, *options)
+    with served_by(python_command("-m", "reput", "serve", str(store), *place, *options)) as server:
+        yield server
+
+
+@contextmanager
+def served_by(command: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Run a command of ``reput`` that serves in the block; yield its HOST:PORT and process id."""
     with child(command, silent=True) as running:
         yield _address(running), running.process.pid
 
@@ -92,10 +98,10 @@ def _address(running: Child) -> str:
     while time.monotonic() < deadline and running.process.poll() is None:
         # the child writes at the file's position, which must stay
         said = os.pread(running.errors.fileno(), 1 << 16, 0).decode(errors="replace")
-        if match := re.search(r"serving .* at (\S+:[0-9]+)$", said, re.MULTILINE):
+        if match := re.search(r"serving .* at (\S+:[0-9]+)\b", said):
             return match[1]
         time.sleep(LOOK_SECONDS)
-    raise BenchError(f"reput serve does not listen\n{running.last_words()}")
+    raise BenchError(f"reput does not listen\n{running.last_words()}")
 
 
 @dataclass(slots=True)
@@ -129,17 +135,18 @@ def broker(log: Log, view: Path) -> Iterator[System]:
 
 
 @contextmanager
-def running_broker(store: Path, file_size: int, *, timers: bool = False) -> Iterator[System]:
+def running_broker(store: Path, file_size: int, **settings: bool) -> Iterator[System]:
     """Run a broker of RocketMQ, with its name server, on a store whose log's files have
-    ``file_size`` bytes."""
+    ``file_size`` bytes; ``settings`` are the broker's."""
     # imported here, because other rows do without pytest
     from tests.interop.rocketmq import Broker  # noqa: PLC0415
 
-    settings = {
+    given = {
         **LIMITS, "mappedFileSizeCommitLog": file_size, "messageIndexEnable": False,
-        "timerWheelEnable": timers, "fileReservedTime": 876000, "cleanFileForciblyEnable": False,
+        "timerWheelEnable": False, "fileReservedTime": 876000, "cleanFileForciblyEnable": False,
+        **settings,
     }  # fmt: skip
-    running = Broker(store, {TOPIC: QUEUES}, settings, heap="2g", jvm_options=rocketmq.JVM_OPTIONS)
+    running = Broker(store, {TOPIC: QUEUES}, given, heap="2g", jvm_options=rocketmq.JVM_OPTIONS)
     with running:
         route = ask(running.namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
         (data,) = json.loads(bytes(route.body))["brokerDatas"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from bench import (
     catch_up,
     delivering,
+    fresh,
     kafka,
     live,
     quiet,
@@ -47,6 +48,7 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
     (reading.measure, ("queue-iteration", "filtered-read")),
     (serving.measure_speed, serving.SPEED_ROWS),
     (serving.measure_wake, (serving.WAKE,)),
+    (fresh.measure, (fresh.NAME,)),
     (serving.measure_groups, (serving.BALANCE, serving.HELD)),
     (delivering.measure, delivering.ROW_NAMES),
     (kafka.measure, (kafka.NAME,)),
@@ -64,6 +66,7 @@ QUICK_ROWS = ("catch-up-300", "parse-limit-300", "catch-up-1200", "parse-limit-1
 NEED_MAVEN = (
     "catch-up-300", "catch-up-1200", "whole-process-300", "all-dispatchers-300", kafka.NAME,
     live.BESIDE_ROCKETMQ,
+    fresh.NAME,
     *sparksources.ROW_NAMES, *serving.SPEED_ROWS, *delivering.ROW_NAMES,
 )  # fmt: skip
 

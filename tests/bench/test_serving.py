@@ -161,7 +161,7 @@ def test_a_server_that_does_not_start_is_no_row(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     with (
-        pytest.raises(BenchError, match=r"(?s)reput serve does not listen.*file is not a dir"),
+        pytest.raises(BenchError, match=r"(?s)reput does not listen.*file is not a dir"),
         serving.serving(file, tmp_path / "output"),
     ):
         pass

@@ -21,6 +21,7 @@ public final class Harness {
                Harness admin NAMESRV WORD...
                Harness session
                Harness push NAMESRV TOPIC GROUP COUNT
+               Harness fresh NAMESRV SERVED TOPIC RATE SIZE
                Harness transact NAMESRV TOPIC GROUP [OUTCOME...]
                Harness boot STORE_DIR [key=value...]
                Harness ask STORE_DIR [key=value...] -- QUESTION...
@@ -78,6 +79,7 @@ public final class Harness {
             case "admin" -> count < 2 ? null : AdminCommand.parse(rest, protocol);
             case "session" -> count != 0 ? null : new SessionCommand(protocol);
             case "push" -> count != 4 ? null : PushCommand.parse(rest, protocol);
+            case "fresh" -> count != 5 ? null : FreshCommand.parse(rest, protocol);
             case "transact" -> count < 3 ? null : TransactCommand.parse(rest, protocol);
             case "boot" -> count < 1 ? null : BootCommand.parse(rest, protocol);
             case "ask" -> count < 1 ? null : AskCommand.parse(rest, protocol);
