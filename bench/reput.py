@@ -41,6 +41,8 @@ class Session:
         self._process = process
         self._outputs = outputs
         self.pid = process.process.pid
+        self.last_output = outputs
+        """The output of the last pass."""
 
     def catch_up(self, log: Log, patience: float = 0.0, *, index: bool = False) -> dict[str, Any]:
         """Make one pass over the log into a fresh output; return the answer of ``bench.worker``.
@@ -50,7 +52,7 @@ class Session:
         store does by default. Raises BenchError where a message has no entry. The output stays,
         because ext4 takes half a millisecond for a new inode after thousands were just freed.
         """
-        output = Path(tempfile.mkdtemp(prefix="session-", dir=self._outputs))
+        output = self.last_output = Path(tempfile.mkdtemp(prefix="session-", dir=self._outputs))
         os.sync()  # writes that earlier passes left pending must not count in this one
         request = json.dumps({"store": str(log.store), "output": str(output), "index": index})
         answer = self._process.ask(request, _limit(log) + patience)

@@ -82,6 +82,7 @@ class Warm:
         self._log = log
         self._home = home
         self.view = view
+        self.pid = process.process.pid
 
     def rebuild(self) -> Rebuild:
         """Make one pass from the log's start. Raises BenchError for an incomplete one."""
