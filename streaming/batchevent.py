@@ -27,9 +27,11 @@ logger = logging.getLogger("reput")
 class BatchEvent:
     """The event of one batch, which one thread collects and another one commits, in pieces."""
 
-    def __init__(self, measures: Measures, batch_id: int, start: int, end: int | None) -> None:
+    def __init__(
+        self, measures: Measures, batch_id: int | None, start: int, end: int | None
+    ) -> None:
         """[start, end) is the range that is planned; ``end`` is None where only Spark's tasks know
-        it."""
+        it, and ``batch_id`` for a step that Spark has not planned."""
         self._measures = measures
         self._fields: dict[str, object] = {"batch_id": batch_id, "start": start, "end": end}
         self.stages: dict[str, float] = {}

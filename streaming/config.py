@@ -17,7 +17,7 @@ from reput.store.follower import FollowerTarget
 from reput.store.log.commitlog import CommitLog
 from reput.store.queue.queuetype import read_queue_types
 
-DEFAULT_LATENCY_MS = 140
+DEFAULT_LATENCY_MS = 10
 DEFAULT_DURABLE_LATENCY_MS = 1000
 DEFAULT_MAX_BYTES_PER_TRIGGER = 16 << 30
 """A batch is committed in parts, so that it may be large: what it costs Spark is paid once. A start
@@ -51,17 +51,15 @@ class DispatcherConfig:
     """Spark's checkpoint directory; None for ``output/reput/spark``."""
     latency_ms: int = flagged(
         DEFAULT_LATENCY_MS, "--latency",
-        "Wanted median time from append to an entry that readers of this machine see: `80ms`, "
-        "`1s`. Small micro-batches are "
-        "spaced as far as it allows, which saves CPU; `0ms` makes no pause.",
+        "Time between two steps at the end of the log: `10ms`, `1s`. Readers of this machine see "
+        "an entry about half of it after its append; fewer steps save CPU.",
         metavar="TIME", shown=f"{DEFAULT_LATENCY_MS}ms", commands=FOLLOWING,
     )  # fmt: skip
-    """The wanted median time from append to visible entry while messages arrive evenly; batches are
-    spaced as far as it allows, 0 for no pause between them."""
+    """The time between two steps at the end of the log, while messages come."""
     durable_latency_ms: int = flagged(
         DEFAULT_DURABLE_LATENCY_MS, "--durable-latency",
         "Make entries durable so often, and tell tables and Kafka of them; readers of this machine "
-        "see them before. `0ms` syncs each micro-batch.",
+        "see them before. `0ms` syncs each step, which then takes as long as the disk needs.",
         metavar="TIME", shown=f"{DEFAULT_DURABLE_LATENCY_MS // 1000}s", commands=FOLLOWING,
     )  # fmt: skip
     """The time between two syncs of what was dispatched, 0 for one after each batch."""

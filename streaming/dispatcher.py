@@ -35,6 +35,7 @@ from reput.store.state.logoffset import parse_offset
 from reput.streaming.commit import Committer, OnVisible
 from reput.streaming.config import MAX_BYTES_THROUGH_SPARK, DispatcherConfig
 from reput.streaming.followers import Followers
+from reput.streaming.following import Following
 from reput.streaming.foreachbatch import BatchFunction
 from reput.streaming.indexes import Indexes
 from reput.streaming.measures import Measures
@@ -45,7 +46,6 @@ from reput.streaming.spark.jvm import Jvm
 from reput.streaming.spark.metrics import BatchListener, LagGauge
 from reput.streaming.spark.session import session
 from reput.streaming.startup import plan_start, replay_offset, take_over
-from reput.streaming.tail import Tail
 from reput.streaming.waiting import until_ready
 
 POLL_SECONDS = 0.25
@@ -173,6 +173,7 @@ class _Run:
             self.progress = Progress(plan.start, plan.watermark.end_offset)
         progress = self.measures.progress = self.progress
         progress.begin_again()
+        progress.log_end = start.log_end
         followers = Followers(config, self.settings, plan.watermark.store_id)
         with ExitStack() as opened:
             opened.callback(followers.close)
@@ -182,11 +183,13 @@ class _Run:
             )  # fmt: skip
             opened.callback(self._note_progress, progress, progress.durable_position)
             opened.callback(committer.close)
-            tail = None if config.once else Tail(config, indexes, log, plan.watermark.store_id)
+            following = None
+            if not config.once:
+                store_id = plan.watermark.store_id
+                following = Following(config, indexes, log, store_id, progress)
             take_over(config, start, committer, followers)
             logger.info("begins", extra={"fields": {"start": plan.start, "log_end": start.log_end}})
             self.on_visible(self.settings, None)
-            progress.log_end = start.log_end
             log.will_need(plan.start, start.log_end - plan.start)
             if self.spark is None:
                 self.spark = resources.enter_context(session(config.spark_conf, jvm))
@@ -198,7 +201,7 @@ class _Run:
             if str(self.spark.sparkContext.master).startswith("local"):
                 spool = open_spool(config.spool_directory, config.output)
             batches = BatchFunction(
-                spool, plan.start, indexes, log, committer, progress, tail, self.measures
+                spool, plan.start, indexes, log, committer, progress, following, self.measures
             )
             opened.callback(batches.close)
             self.measures.queries += 1
@@ -213,6 +216,7 @@ class _Run:
         self, spark: SparkSession, indexes: Indexes, plan: Plan, batches: BatchFunction
     ) -> None:
         """Run one query, until it or the run ends."""
+        batches.follow()
         try:
             query = _start(spark, self.config, indexes, plan, batches)
         except (PySparkException, Py4JError) as error:
@@ -239,8 +243,8 @@ class _Run:
                     self.lag_gauge.show(batches.progress.lag_bytes)
                 self._check_directories()
                 self.show(batches.progress)
+            batches.stop()
             if query.isActive:
-                batches.stop()
                 _await_planner(query)
                 query.stop()
             query.awaitTermination()
@@ -263,7 +267,8 @@ class _Run:
         last = query.lastProgress
         if last is not None and last.sources:
             seen = parse_offset(last.sources[0].latestOffset, store_id)
-            progress.log_end = progress.log_end if seen is None else seen
+            # what follows the log sees its end sooner
+            progress.log_end = max(seen or 0, progress.log_end or 0)
 
     def _our_error(self, error: Exception, failure: BaseException | None) -> ReputError:
         """Return the line for people about a failed query: our own error if one of ours caused

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -28,13 +28,13 @@ from reput.store.runs.scan import Item, assemble
 from reput.store.runs.spool import close_spool, remove_claims, scanned_bytes
 from reput.streaming.batchevent import COLLECT, COMMIT, BatchEvent
 from reput.streaming.commit import Committer
+from reput.streaming.following import Following
 from reput.streaming.indexes import Indexes
 from reput.streaming.logcontext import store_name
 from reput.streaming.measures import Measures
 from reput.streaming.parts import Parts
 from reput.streaming.progress import Progress
 from reput.streaming.spark.frames import collected
-from reput.streaming.tail import Planned, Tail, is_small
 
 TEND_SECONDS = 1.0
 
@@ -100,17 +100,17 @@ class BatchFunction:
         log: CommitLog,
         committer: Committer,
         progress: Progress,
-        tail: Tail | None = None,
+        following: Following | None = None,
         measures: Measures | None = None,
     ) -> None:
         """``spool`` is where tasks on this machine leave their parts, and ``start`` where the query
-        begins; ``tail`` is for a query that follows the log."""
+        begins; ``following`` is for a query that follows the log."""
         self.spool = spool
         self._indexes = indexes
         self._log = log
         self._committer = committer
         self.progress = progress
-        self._tail = tail
+        self._following = following
         self._measures = measures or Measures()
         self._busy = threading.Lock()
         self._stopping = threading.Event()
@@ -121,34 +121,69 @@ class BatchFunction:
         self._store_name = store_name.get()
         self.commits = CommitThread()
         self._collected_end = start
-        self._has_collected = False
+        """Where Spark's next batch begins; while the log is followed, more may be dispatched."""
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Collect a batch, hand it over, and wait until the next one is due. Spark calls this on
         the driver, in a thread of its own, and may repeat it."""
         store_name.set(self._store_name)
-        planned = self._tail.planned(batch_id) if self._tail else None
-        start = self._collected_end
+        following = self._following
+        planned_end = following.planned_end(batch_id) if following else None
         with self._busy:
-            self._refuse_if(self._stopping.is_set())
-            end = planned.end if planned else None
-            event = BatchEvent(self._measures, batch_id, start, end)
-            try:
-                batch = self._scan(planned, event)
-                if batch is None and self.spool is not None:
-                    self._take_parts(frame, self.spool, planned, event)
-                else:
-                    batch = batch or self._without_spool(frame, event)
-                    self._collected_end = batch.end
-                    self.commits.wait()
-                    self.commits.begin(partial(self._commit, (batch,), planned, event))
-                self._has_collected = True
-            except BaseException as error:
-                if not self.has_refused:
-                    self._note_failure(event, error)
-                raise
-        if self._tail and planned:
-            self._tail.pause(planned, self._collected_end - start, self._stopping)
+            if not self._is_dispatched(planned_end):
+                self._refuse_if(self._stopping.is_set())
+                self._collect_batch(frame, batch_id, planned_end)
+        if following is not None:
+            end = self._collected_end
+            if not following.is_backlog(end, self.progress.log_end or end):
+                self.follow()
+                following.hold(end)
+
+    def follow(self) -> None:
+        """Have the thread follow the log, where a query does that, after the work that it has."""
+        following = self._following
+        with self._busy:
+            if following is not None and not following.runs and not self._stopping.is_set():
+                following.begin()
+                self.commits.begin(partial(self._follow_log, following))
+
+    def _follow_log(self, following: Following) -> None:
+        try:
+            following.run(self._commit_step, self._tend_if_due)
+        except BaseException as error:
+            start = self.progress.position
+            self._note_failure(BatchEvent(self._measures, None, start, None), error)
+            raise
+
+    def _is_dispatched(self, planned_end: int | None) -> bool:
+        """Whether a batch is small enough to be dispatched step by step; waits until it is."""
+        following = self._following
+        if following is None or planned_end is None or not following.runs:
+            return False
+        if following.is_backlog(self.progress.position, planned_end):
+            return False
+        if not following.wait_for(planned_end):
+            return False
+        self._collected_end = planned_end
+        return True
+
+    def _collect_batch(self, frame: DataFrame, batch_id: int, planned_end: int | None) -> None:
+        """Have Spark's tasks scan a batch. Raises the error of the work before it."""
+        if self._following is not None:
+            self._following.let_go()
+        event = BatchEvent(self._measures, batch_id, self._collected_end, planned_end)
+        try:
+            if self.spool is not None:
+                self._take_parts(frame, self.spool, event)
+            else:
+                batch = self._without_spool(frame, event)
+                self._collected_end = batch.end
+                self.commits.wait()
+                self.commits.begin(partial(self._commit, (batch,), event))
+        except BaseException as error:
+            if not self.has_refused:
+                self._note_failure(event, error)
+            raise
 
     def _refuse_if(self, stopping: bool) -> None:
         if stopping:
@@ -158,19 +193,16 @@ class BatchFunction:
     def _commit(
         self,
         pieces: Iterable[DispatchBatch],
-        planned: Planned | None,
         event: BatchEvent,
         parts: Parts | None = None,
     ) -> None:
         """Commit a batch in pieces, those of ``parts`` or one, in the thread for that."""
         try:
-            for piece in pieces:
+            for piece in self._not_dispatched(pieces):
                 with event.step(COMMIT):
                     counts = self._committer.commit(piece)
                     self.progress.advance(piece.end, counts)
                     event.note_committed(piece.start, piece.end, counts)
-                    if self._tail and planned and piece.end == planned.end:
-                        self._tail.note_visible(planned)
                     self._committer.publish(piece)
         except BaseException as error:
             self._note_failure(event, error)
@@ -178,6 +210,19 @@ class BatchFunction:
         if parts is None or not parts.have_failed:
             self.progress.note_stages(event.stages)
             event.log_committed()
+
+    def _commit_step(self, step: DispatchBatch) -> None:
+        self._note_begun()
+        self._commit((step,), BatchEvent(self._measures, None, step.start, step.end))
+
+    def _not_dispatched(self, pieces: Iterable[DispatchBatch]) -> Iterator[DispatchBatch]:
+        """Leave out what was dispatched step by step while Spark planned."""
+        for piece in pieces:
+            position = self.progress.position
+            if piece.start >= position or self._following is None:
+                yield piece
+            elif piece.end > position:
+                yield self._following.scan(position, piece.end)
 
     def _note_failure(self, event: BatchEvent, error: BaseException) -> None:
         """Let tasks claim no further part, and log a batch as failed, but not one that only finds
@@ -188,26 +233,19 @@ class BatchFunction:
             self.failure = error
             event.log_failed(error)
 
-    def _scan(self, planned: Planned | None, event: BatchEvent) -> DispatchBatch | None:
-        """Return a small batch that follows what was collected; None where Spark's tasks have to
-        scan it."""
-        if not (self._tail and planned and self._has_collected):
-            return None  # Spark may begin at an offset before ours
-        if not is_small(self._collected_end, planned.end):
-            return None
-        self.commits.wait()
-        with event.step(COLLECT):
-            return self._tail.scan(self._collected_end, planned.end)
-
     def stop(self) -> None:
-        """Let the running batch end, after the parts that tasks have begun, and accept no other. A
-        batch that begins now is refused, which ends the query: Spark could not interrupt it if it
-        waited here."""
+        """Let the running batch or step end, after the parts that tasks have begun, and accept no
+        other. A batch that begins now is refused, which ends the query: Spark could not interrupt
+        it if it waited here."""
         self._stopping.set()
+        if self._following is not None:
+            self._following.let_go()
         if self.spool is not None:
             close_spool(self.spool)
         with self._busy:
-            pass
+            # a batch that ended meanwhile may have had the log followed again
+            if self._following is not None:
+                self._following.let_go()
 
     def note_progress(self) -> None:
         """Record how far the tasks of the batch in progress have come."""
@@ -219,22 +257,27 @@ class BatchFunction:
 
     def tend(self) -> None:
         """Begin ``Committer.tend`` if it is due and no batch is in progress."""
-        is_due = time.monotonic() >= self._tend_due or self._committer.is_durable_due
-        if is_due and self._busy.acquire(blocking=False):
+        if self._is_tend_due and self._busy.acquire(blocking=False):
             # no batch begins meanwhile, and the next one waits for the work that begins here
             try:
                 if self.commits.is_idle:
-                    self._tend_due = time.monotonic() + TEND_SECONDS
-                    self.commits.begin(self._committer.tend)
+                    self.commits.begin(self._tend_if_due)
             finally:
                 self._busy.release()
 
-    def _take_parts(
-        self, frame: DataFrame, spool: Path, planned: Planned | None, event: BatchEvent
-    ) -> None:
+    @property
+    def _is_tend_due(self) -> bool:
+        return time.monotonic() >= self._tend_due or self._committer.is_durable_due
+
+    def _tend_if_due(self) -> None:
+        if self._is_tend_due:
+            self._tend_due = time.monotonic() + TEND_SECONDS
+            self._committer.tend()
+
+    def _take_parts(self, frame: DataFrame, spool: Path, event: BatchEvent) -> None:
         """Run a batch's job while the thread commits its parts."""
         parts = Parts(spool, self._collected_end, self._scan_to_file_end)
-        work = partial(self._commit, parts.commits(), planned, event, parts)
+        work = partial(self._commit, parts.commits(), event, parts)
         before = self.commits.begin(work)
         whole = None
         try:
@@ -249,9 +292,12 @@ class BatchFunction:
             self.commits.wait()
             self._refuse_if(not parts.are_whole)
 
-    def _collect(self, frame: DataFrame) -> list[Item]:
+    def _note_begun(self) -> None:
         if self.progress.first_batch is None:
             self.progress.first_batch = time.monotonic()
+
+    def _collect(self, frame: DataFrame) -> list[Item]:
+        self._note_begun()
         return list(unpack(collected(frame)))
 
     def _without_spool(self, frame: DataFrame, event: BatchEvent) -> DispatchBatch:
@@ -275,7 +321,9 @@ class BatchFunction:
         return self._indexes.scan_unchanged(self._log, start, end, whole.settings)
 
     def close(self) -> None:
-        """Wait for a commit in progress, and release what is held of its batch."""
+        """End what follows the log, wait for a commit in progress, and release what is held of its
+        batch."""
+        self.stop()
         self.commits.close()
         self.failure = None
         if self.spool is not None:

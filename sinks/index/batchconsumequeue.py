@@ -117,7 +117,7 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
                         queue.files.remove_all()
                     case BatchesPlaced():
                         data = step.units.view(np.uint8).data
-                        self._unsynced.add(queue.files.write(step.position, data, self._output))
+                        queue.files.write(step.position, data, self._output, self._unsynced)
                     case BatchesDropped():
                         self._list(step.entries(topic, queue_id), counts)
                 queue.end = step.after
@@ -138,6 +138,7 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
 
     def truncate(self, end_offset: int) -> None:
         """Cut every queue after the last message that ends at or before ``end_offset``."""
+        self.sync()
         for key, files in BatchConsumeQueueFiles.each(self.root, self._file_size):
             cut_after(files, end_offset, partial(self._count_units, key))
         self._queues.clear()

@@ -218,13 +218,14 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         units = step.units
         if queue.ext is not None:
             units = queue.ext.put(step.run, step.first, step.last, self._unsynced)
-        written = queue.files.write(step.position, step.data(units), self._output)
-        self._unsynced.add(written)
+        queue.files.write(step.position, step.data(units), self._output, self._unsynced)
         if queue.ext is not None:
             queue.ext.advance()
 
     def truncate(self, end_offset: int) -> None:
         """Cut every queue after the last message that ends at or before ``end_offset``."""
+        # what stays open may be removed, and others may get its names
+        self.sync()
         for key, files in ConsumeQueueFiles.each(self.root, self._file_size):
             # without a message left, all goes: the queue may start elsewhere
             cut_after(files, end_offset, partial(self._count_units, key))

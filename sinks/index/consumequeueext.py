@@ -93,7 +93,7 @@ class QueueExt:
             details["store_timestamp"][indexes],
             bit_maps[first:last][indexes],
         )
-        unsynced.add(self._files.write(placement, self._output))
+        self._files.write(placement, self._output, unsynced)
         self._next = (placement.end, int(physical_ends[-1]))
         addressed = units.copy()
         has_address = placement.addresses != NO_ADDRESS

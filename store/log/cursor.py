@@ -56,14 +56,15 @@ class Window:
     """A reused buffer over the log; ``load`` moves it to an offset."""
 
     def __init__(self, log: CommitLog, size: int = BUFFER_SIZE) -> None:
+        """``size`` is the bytes of a read; one that is larger than the range costs time alone."""
         self._log = log
         self.data: NDArray[np.uint8] = np.empty(size, np.uint8)
         self.base = 0
         self.length = 0
 
-    def load(self, offset: int, needed: int = 0) -> bool:
-        """Read from ``offset``; return False if no more bytes came than before (the log ends
-        there).
+    def load(self, offset: int, needed: int = 0, limit: int | None = None) -> bool:
+        """Read from ``offset``, up to ``limit`` bytes; return False if no more bytes came than
+        before (the log ends there).
 
         The buffer grows to ``needed`` bytes, because one record may be larger than it.
         """
@@ -71,7 +72,7 @@ class Window:
             self.data = np.empty(needed, np.uint8)
         before = (self.base + self.length) if self.base <= offset else -1
         self.base = offset
-        self.length = self._log.read_into(offset, self.data.data)
+        self.length = self._log.read_into(offset, self.data[:limit].data)
         return self.base + self.length > before
 
     def plausible_size(self, offset: int) -> int:
@@ -112,7 +113,8 @@ def hop_file(
     if segment is None:
         return Hop(offset, Status.NEED_MORE)
     file_end = segment.start + log.file_size
-    window.load(offset)
+    # at a live end little follows, and the rest of a preallocated file is zeros
+    window.load(offset, limit=NEAR_BYTES)
     hop, plain_records = Hop(offset, Status.OK), _plain_records()
     while True:
         if hop.record_count < plain_records:
@@ -425,7 +427,7 @@ def decode_windows(
     every range without a record. After FULL the caller must make room before it continues. A
     missing file raises CommitLogDataLossError, or gives a BadRange without ``fail_on_data_loss``.
     """
-    window = Window(log)
+    window = Window(log, min(BUFFER_SIZE, max(end - start, NEAR_BYTES)))
     offset, loaded = start, False
     while offset < end:
         segment = log.segments.at(offset)

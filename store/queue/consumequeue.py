@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from reput.store.errors import QueueFileError
 from reput.store.log.layout import struct_of
 from reput.store.queue.mappedfilequeue import MappedFileQueue
-from reput.store.queue.unsynced import Unsynced
+from reput.store.queue.unsynced import UnsyncedFiles
 
 UNIT_DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 CQ_STORE_UNIT_SIZE = UNIT_DTYPE.itemsize
@@ -340,9 +340,11 @@ class QueueFiles(MappedFileQueue):
         # joined as bytes, because numpy's concatenate would convert the byte order
         return np.frombuffer(b"".join(part.tobytes() for part in parts), self.UNIT_DTYPE)
 
-    def write(self, position: int, data: bytes | memoryview, root: Path) -> Unsynced:
+    def write(
+        self, position: int, data: bytes | memoryview, root: Path, unsynced: UnsyncedFiles
+    ) -> None:
         """Write units at byte ``position``, across files if needed (``write_pieces``)."""
-        return self.write_pieces(self._pieces(position, memoryview(data).cast("B")), root)
+        self.write_pieces(self._pieces(position, memoryview(data).cast("B")), root, unsynced)
 
     def _pieces(self, position: int, view: memoryview) -> Iterator[tuple[int, memoryview]]:
         while view:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from reput.store.log.layout import struct_of
 from reput.store.queue.mappedfilequeue import MappedFileQueue
-from reput.store.queue.unsynced import Unsynced
+from reput.store.queue.unsynced import UnsyncedFiles
 
 END_BLANK_DATA_LENGTH = 4
 MAX_EXT_UNIT_SIZE = 32767
@@ -198,9 +198,9 @@ class ConsumeQueueExtFiles(MappedFileQueue):
             end = offset + unit.size
         return end
 
-    def write(self, placement: Placement, root: Path) -> Unsynced:
+    def write(self, placement: Placement, root: Path, unsynced: UnsyncedFiles) -> None:
         """Write placed units (``write_pieces``)."""
-        return self.write_pieces(placement.pieces, root)
+        self.write_pieces(placement.pieces, root, unsynced)
 
     def truncate_by_max_address(self, address: int) -> int:
         """Cut after the unit at ``address``, the last one in the queue; returns the new end.

@@ -16,7 +16,7 @@ from pathlib import Path
 from reput.store import fsops
 from reput.store.errors import QueueFileError
 from reput.store.files import BROKER_CONF_FILE, is_mapped_file_name, offset_to_file_name
-from reput.store.queue.unsynced import Unsynced
+from reput.store.queue.unsynced import UnsyncedFiles
 
 _BYTES_PER_READ = 1 << 20
 
@@ -72,34 +72,22 @@ class MappedFileQueue:
         return f"{self._directory_name}/{offset_to_file_name(start)}"
 
     def write_pieces(
-        self, pieces: Iterable[tuple[int, bytes | memoryview]], root: Path
-    ) -> Unsynced:
+        self, pieces: Iterable[tuple[int, bytes | memoryview]], root: Path, unsynced: UnsyncedFiles
+    ) -> None:
         """Write (byte offset, data) pairs, none of which crosses a file's end.
 
-        Directories are created below ``root``. Nothing is durable before the caller has synced the
-        returned files; only after an error, new names are: another call finds them there.
+        Directories are created below ``root``. Nothing is durable before the caller has synced
+        ``unsynced``, which also knows the new names of a call that failed. Raises OutputError.
         """
-        unsynced = Unsynced([], [])
-        try:
-            for offset, data in pieces:
-                start = offset - offset % self.file_size
-                path = self._path_text(start)
-                new = start not in self.starts
-                if new:
-                    unsynced.directories.extend(fsops.create_directories(self.directory, root))
-                    unsynced.directories.append(self.directory)
-                fd = fsops.open_for_writing(path, self.file_size)
-                unsynced.files.append((fd, path))
-                fsops.pwrite(fd, data, offset - start, path)
-                if new:
-                    self.starts = sorted({*self.starts, start})
-        except BaseException:
-            for fd, _ in unsynced.files:
-                os.close(fd)
-            for directory in dict.fromkeys(unsynced.directories):
-                fsops.sync_directory(directory)
-            raise
-        return unsynced
+        for offset, data in pieces:
+            start = offset - offset % self.file_size
+            new = start not in self.starts
+            if new:
+                unsynced.add_names(fsops.create_directories(self.directory, root))
+                unsynced.add_names([self.directory])
+            unsynced.write(self._path_text(start), self.file_size, data, offset - start)
+            if new:
+                self.starts = sorted({*self.starts, start})
 
     def remove_all(self) -> None:
         """Remove every file, oldest first, each durably before the next one: what a power cut

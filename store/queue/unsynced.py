@@ -7,8 +7,8 @@ many files, costs a fraction of a sync for each write. Nothing may count as dura
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from reput.store import fsops
@@ -17,43 +17,36 @@ MAX_OPEN_FILES = 256
 SYNC_THREADS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Unsynced:
-    """Syncs that a write leaves to its caller."""
-
-    files: list[tuple[int, str | Path]]
-    """Open descriptors, to be synced and closed."""
-    directories: list[Path]
-    """Directories with new names."""
-
-
 class UnsyncedFiles:
-    """Files written since the last sync.
+    """Files written since the last sync, which stay open until then.
 
     A few files are synced one by one. Many are synced with their whole file system: that takes one
     journal commit instead of two per file, but also writes the data of other processes.
     """
 
     def __init__(self) -> None:
-        self._files: dict[str | Path, int] = {}
+        self._files: dict[str, int] = {}
         self._directories: dict[Path, None] = {}
         self._are_many = False
 
-    def add(self, written: Unsynced) -> None:
-        """Take over the descriptors."""
-        for fd, path in written.files:
-            # the first stays: opened before the others, it reports their errors too
-            if self._are_many or path in self._files:
-                os.close(fd)
-            else:
-                self._files[path] = fd
-        if not self._are_many:
-            self._directories |= dict.fromkeys(written.directories)
-            self._are_many = len(self._files) >= MAX_OPEN_FILES
-        if self._are_many:
+    def write(self, path: str, size: int, data: bytes | memoryview, position: int) -> None:
+        """Write into a file, which is created with its full ``size`` in bytes where there is none.
+        Raises OutputError."""
+        fd = self._files.get(path)
+        if fd is None:
+            # it stays: opened before others would be, it reports their errors too
+            fd = self._files[path] = fsops.open_for_writing(path, size)
+        fsops.pwrite(fd, data, position, path)
+        if self._are_many or len(self._files) >= MAX_OPEN_FILES:
+            self._are_many = True
+            self._directories.clear()
             while len(self._files) > 1:
                 os.close(self._files.popitem()[1])
-            self._directories.clear()
+
+    def add_names(self, directories: Iterable[Path]) -> None:
+        """Note directories with new names."""
+        if not self._are_many:
+            self._directories |= dict.fromkeys(directories)
 
     def sync(self) -> None:
         """Make the files durable; raises SyncError."""

@@ -58,6 +58,8 @@ class Wanted:
 
     def with_batch_topics(self, topics: frozenset[bytes]) -> Wanted:
         """The same for a batch with these topics."""
+        if topics == self.batch_topics:
+            return self
         return replace(self, batch_topics=topics, details=self.details or bool(topics))
 
     def to_text(self) -> str:

@@ -16,7 +16,6 @@ from reput.store.runs.spool import claim, is_open, open_spool, remove_claims, wr
 from reput.streaming import foreachbatch
 from reput.streaming.foreachbatch import BatchFunction, CommitThread
 from reput.streaming.progress import Progress
-from reput.streaming.tail import Planned
 
 LONGEST_SECONDS = 60.0
 
@@ -248,35 +247,12 @@ def test_a_display_counts_no_durable_part_as_ahead(
     ]
 
 
-class SmallBatches:
-    """Stands for a tail: batch n ends after n + 2 bytes, and all are scanned here."""
-
-    def __init__(self, commits: Commits) -> None:
-        self._commits = commits
-
-    def planned(self, batch_id: int) -> Planned:
-        """Spark plans a byte for each batch."""
-        return Planned(batch_id + 2, 0.0)
-
-    def scan(self, start: int, end: int) -> DispatchBatch:
-        """Read the log."""
-        assert self._commits.go_on.is_set(), "the log is read while a batch is being committed"
-        return DispatchBatch(start, end, [], [], 1, -1)
-
-    def note_visible(self, planned: Planned) -> None:
-        """Nothing is measured."""
-
-    def pause(self, *_: object) -> None:
-        """The next batch is due."""
-
-
-@pytest.mark.parametrize("is_small", [True, False], ids=["small", "in parts that do not join"])
-def test_a_batch_is_scanned_here_after_the_commit_before_it(
-    commits: Commits, monkeypatch: pytest.MonkeyPatch, is_small: bool
+def test_parts_that_do_not_join_are_scanned_here_after_the_commit_before_them(
+    commits: Commits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The two share the log, and only one of them at a time may read it. The commit ends as soon
     as the batch waits for it, and not before."""
-    wait, small = CommitThread.wait, SmallBatches(commits)
+    wait = CommitThread.wait
 
     def noticed(thread: CommitThread) -> None:
         if not thread.is_idle:
@@ -289,14 +265,14 @@ def test_a_batch_is_scanned_here_after_the_commit_before_it(
         return [ScannedRange(2, 2, 3, 0, -1, SETTINGS, 0)]
 
     def scanned(_commits: Commits, _log: object, start: int, end: int, _: object) -> DispatchBatch:
-        return small.scan(start, end)
+        assert commits.go_on.is_set(), "the log is read while a batch is being committed"
+        return DispatchBatch(start, end, [], [], 1, -1)
 
     monkeypatch.setattr(CommitThread, "wait", noticed)
     monkeypatch.setattr(BatchFunction, "_collect", collected)
     monkeypatch.setattr(Commits, "scan_unchanged", scanned, raising=False)
     anything: Any = commits
-    tail: Any = small if is_small else None
-    batches = BatchFunction(None, 0, anything, anything, anything, Progress(0, 0), tail)
+    batches = BatchFunction(None, 0, anything, anything, anything, Progress(0, 0))
     try:
         batches(anything, 0)
         assert commits.has_begun.wait(LONGEST_SECONDS)
@@ -333,3 +309,161 @@ def test_nothing_is_tended_while_a_batch_is_read(
     batches.tend()
     batches.close()
     assert tended == [commits]
+
+
+class Steps:
+    """Stands for what follows the log: it dispatches nothing by itself."""
+
+    def __init__(self) -> None:
+        self.runs = False
+        self.small_end: int | None = None
+        """Where a batch ends that steps have dispatched."""
+        self.held = list[int]()
+        self.scanned = list[tuple[int, int]]()
+        self.is_let_go = threading.Event()
+        self.has_begun = threading.Event()
+        self.begins: Any = lambda: None
+        self.error: Exception | None = None
+
+    def planned_end(self, _batch_id: int) -> int | None:
+        """All is planned for steps."""
+        return self.small_end
+
+    def is_backlog(self, start: int, end: int) -> bool:
+        """A range of more than 100 bytes."""
+        return end - start > 100
+
+    def wait_for(self, planned_end: int) -> bool:
+        """Steps have dispatched the batch, unless it ends at 13."""
+        return planned_end != 13
+
+    def hold(self, planned_end: int) -> None:
+        """The next batch is due once the work before has ended."""
+        assert self.has_begun.wait(LONGEST_SECONDS)
+        self.held.append(planned_end)
+
+    def begin(self) -> None:
+        """As the real one."""
+        self.begins()
+        self.is_let_go.clear()
+        self.has_begun.clear()
+        self.runs = True
+
+    def run(self, *_: object) -> None:
+        """Wait until it ends."""
+        if self.error is not None:
+            raise self.error
+        self.has_begun.set()
+        assert self.is_let_go.wait(LONGEST_SECONDS)
+        self.runs = False
+
+    def let_go(self) -> None:
+        """End."""
+        self.is_let_go.set()
+
+    def scan(self, start: int, end: int) -> DispatchBatch:
+        """Read the log."""
+        self.scanned.append((start, end))
+        return DispatchBatch(start, end, [], [], 1, -1)
+
+
+def stepwise(batches: BatchFunction, position: int = 0) -> Steps:
+    """Have a query follow its log, of which steps have dispatched the part before ``position``."""
+    steps = Steps()
+    anything: Any = steps
+    batches._following = anything
+    batches.progress.position = position
+    return steps
+
+
+@pytest.mark.parametrize(("position", "committed"), [(0, [5]), (3, [5]), (5, []), (6, [])])
+def test_what_steps_have_dispatched_is_left_out_of_a_batch(
+    batches: BatchFunction,
+    commits: Commits,
+    monkeypatch: pytest.MonkeyPatch,
+    position: int,
+    committed: list[int],
+) -> None:
+    """Spark plans from its own position. Of a part that is dispatched to its middle the rest is
+    scanned again."""
+    monkeypatch.setattr(BatchFunction, "_collect", lambda self, _frame: hand_over(self, 0, 5))
+    steps = stepwise(batches, position)
+    batches.progress.log_end = 1_000
+    commits.go_on.set()
+    anything: Any = None
+    batches(anything, 0)
+    batches.commits.wait()
+    assert commits.begun == committed
+    assert steps.scanned == ([(3, 5)] if position == 3 else [])
+    assert steps.held == [], "the rest is a backlog, which Spark plans at once"
+    assert batches.progress.position == max(5, position)
+    batches.close()
+
+
+def test_a_small_batch_is_left_to_steps(
+    batches: BatchFunction, commits: Commits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While they run, and unless they end before they have dispatched it."""
+    collected = list[int]()
+
+    def collect(self: BatchFunction, _frame: Any) -> list[Any]:
+        collected.append(steps.small_end or 0)
+        return hand_over(self, self._collected_end, steps.small_end or 0)
+
+    monkeypatch.setattr(BatchFunction, "_collect", collect)
+    steps = stepwise(batches)
+    commits.go_on.set()
+    anything: Any = None
+    for number, end in enumerate((5, 7, 200, 205)):
+        steps.small_end = end
+        batches(anything, number)
+    assert collected == [5, 200], "nothing runs before the first batch; the third is a backlog"
+    assert steps.held == [5, 7, 200, 205]
+    steps.small_end = 13
+    batches(anything, 4)
+    assert collected == [5, 200, 13]
+    batches.stop()
+    batches.commits.wait()
+    assert not steps.runs
+    batches.close()
+
+
+def test_a_stop_ends_what_a_batch_begins_at_that_moment(batches: BatchFunction) -> None:
+    """The log would be followed forever."""
+    steps = stepwise(batches)
+    stop = threading.Thread(target=batches.stop)
+
+    def begins() -> None:
+        stop.start()
+        assert steps.is_let_go.wait(LONGEST_SECONDS)
+
+    steps.begins = begins
+    batches.follow()
+    batches.commits.wait()
+    stop.join(LONGEST_SECONDS)
+    batches.follow()
+    assert not steps.runs, "it does not begin after a stop"
+    batches.close()
+
+
+def test_a_look_that_fails_is_logged_as_a_failed_batch(
+    batches: BatchFunction, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has no number of Spark's."""
+    steps = stepwise(batches, 3)
+    steps.error = StoreError("the log is gone")
+    batches.follow()
+    with pytest.raises(StoreError, match="the log is gone"):
+        batches.commits.wait()
+    failed = [vars(record)["fields"] for record in caplog.records if record.levelname == "ERROR"]
+    assert failed == [{"cause": "the log is gone", "batch_id": None, "start": 3, "end": None}]
+    assert batches.failure is steps.error
+    batches.close()
+
+
+def test_what_follows_the_log_ends_with_its_query(batches: BatchFunction) -> None:
+    """Spark may be lost before the query has started; then nobody else stops it."""
+    steps = stepwise(batches)
+    batches.follow()
+    batches.close()
+    assert not steps.runs

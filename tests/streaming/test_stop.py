@@ -52,8 +52,9 @@ def test_a_batch_that_begins_during_a_stop_is_refused_and_repeated(
 
             def stop(self) -> None:
                 super().stop()
-                append()
-                assert self.refused.wait(LONGEST_SECONDS)
+                if not self.refused.is_set():
+                    append()
+                    assert self.refused.wait(LONGEST_SECONDS)
 
         append()
         first_end, stop = appender.end_offset, threading.Event()
@@ -67,7 +68,8 @@ def test_a_batch_that_begins_during_a_stop_is_refused_and_repeated(
             stopped = run_dispatcher(DispatcherConfig(store, output), stop, follow)
         assert stopped.end_offset == first_end < appender.end_offset
         again = dispatch(store, output)
-        assert (again.end_offset, again.counts.messages) == (appender.end_offset, 200)
+        new = again.counts.messages - again.counts.duplicates
+        assert (again.end_offset, new) == (appender.end_offset, 200)
     dispatch(store, tmp_path / "undisturbed")
     assert difference(output / "consumequeue", tmp_path / "undisturbed" / "consumequeue") == []
 

@@ -46,7 +46,11 @@ class Following:
             store = self._directory / name
             if not store.exists():
                 unpack_golden(name, self._directory)
-            self.found[name] = DispatcherConfig(store, self.output(name))
+            # a backlog, so that Spark has jobs for it
+            limit = log_end(store) // 2
+            self.found[name] = DispatcherConfig(
+                store, self.output(name), max_bytes_per_trigger=limit
+            )
 
     def output(self, name: str) -> Path:
         """The output of a store."""

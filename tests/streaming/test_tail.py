@@ -1,5 +1,4 @@
-"""The tail of a live log: a broker's appends, Spark, and batches that are spaced, and scanned on
-the driver."""
+"""The end of a live log, followed in steps: a broker's appends, Spark, and what is Spark's."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 LIMIT = 1 << 17
 HOUR_MS = 3_600_000
-"""A pause for this latency would outlast the test."""
+"""A step after this time would outlast the test."""
 
 
 @pytest.fixture
@@ -66,14 +65,14 @@ def check_is_whole(broker: Appender, output: Path, directory: Path) -> None:
 def test_a_backlog_is_read_without_a_pause_and_a_stop_ends_one(
     broker: Appender, tmp_path: Path
 ) -> None:
-    """After a small batch the pause is two hours: the run ends only if limited batches have none,
-    and if the stop ends the one that follows the last messages. Nothing is lost."""
+    """After a step the pause is an hour: the run ends only if the backlog has none, if its end
+    becomes durable in one, and if the stop ends it. Nothing is lost."""
     output, backlog = tmp_path / "output", broker.end_offset
 
     def show(progress: Progress, stop: threading.Event) -> None:
-        if progress.end_offset > backlog:
+        if backlog < broker.end_offset:
             stop.set()
-        elif progress.end_offset == backlog == broker.end_offset:
+        elif progress.end_offset == backlog:
             append(broker, 5)
 
     progress = follow(
@@ -83,10 +82,13 @@ def test_a_backlog_is_read_without_a_pause_and_a_stop_ends_one(
     check_is_whole(broker, output, tmp_path)
 
 
-def test_a_commit_that_fails_in_a_pause_ends_the_run(
-    broker: Appender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_step_that_fails_ends_the_run_as_a_batch_does(
+    broker: Appender,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The error does not wait for the end of the pause, which would be in two hours."""
+    """Spark's batch, which is held open, does not delay the error."""
     backlog, commit = broker.end_offset, Committer.commit
 
     def failing(committer: Committer, batch: DispatchBatch) -> DispatchCounts:
@@ -101,15 +103,16 @@ def test_a_commit_that_fails_in_a_pause_ends_the_run(
     with monkeypatch.context() as patch:
         patch.setattr(Committer, "commit", failing)
         with pytest.raises(StoreError, match="this commit fails"):
-            follow(broker, tmp_path / "output", show, latency_ms=HOUR_MS,
-                   max_bytes_per_trigger=LIMIT)  # fmt: skip
+            follow(broker, tmp_path / "output", show)
+    failed = [record for record in caplog.records if record.getMessage() == "batch failed"]
+    assert [vars(record)["fields"]["cause"] for record in failed] == ["this commit fails"]
     check_is_whole(broker, tmp_path / "output", tmp_path)
 
 
-def test_small_batches_are_scanned_here_as_tasks_scan_them(
+def test_steps_and_tasks_dispatch_the_same(
     broker: Appender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Small and larger appends take turns."""
+    """Small appends are followed, larger ones are backlogs: both take turns."""
     collected = list[int]()
     collect = BatchFunction._collect
 
@@ -118,7 +121,6 @@ def test_small_batches_are_scanned_here_as_tasks_scan_them(
         return collect(batches, frame)
 
     monkeypatch.setattr(BatchFunction, "_collect", counted)
-    monkeypatch.setattr("reput.streaming.tail.SCANNED_HERE_BYTES", 10_000)
     sizes, ends = iter([5, 100, 7, 2, 90, 3, 60, 11]), [broker.end_offset]
 
     def show(progress: Progress, stop: threading.Event) -> None:
@@ -131,6 +133,6 @@ def test_small_batches_are_scanned_here_as_tasks_scan_them(
         append(broker, size)
         ends.append(broker.end_offset)
 
-    progress = follow(broker, tmp_path / "output", show, latency_ms=0)
+    progress = follow(broker, tmp_path / "output", show, latency_ms=0, max_bytes_per_trigger=10_000)
     assert 1 < len(collected) < progress.batches
     check_is_whole(broker, tmp_path / "output", tmp_path)

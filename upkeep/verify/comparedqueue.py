@@ -291,7 +291,7 @@ class ComparedQueue(FoundQueue):
         for difference in self._own.items:
             if difference.damage is Damage.EXPIRED:
                 gone = self._gone_unit(files, difference.entry).tobytes() * difference.count
-                unsynced.add(files.write(difference.entry * self.unit_size, gone, root))
+                files.write(difference.entry * self.unit_size, gone, root, unsynced)
         unsynced.sync()
         strays = (item.entry for item in self._own.items if item.damage is Damage.STRAY)
         files.clear_from(min(strays, default=_NOWHERE) * self.unit_size)

@@ -366,7 +366,7 @@ class ComparedExt(ComparedFiles):
                 size = min(end - at, MAX_EXT_UNIT_SIZE)
                 if 0 < end - at - size < MIN_EXT_UNIT_SIZE:
                     size -= MIN_EXT_UNIT_SIZE
-                unsynced.add(files.write_pieces([(at, _gone_unit(size))], root))
+                files.write_pieces([(at, _gone_unit(size))], root, unsynced)
                 at += size
         unsynced.sync()
         for difference in self.differences:

@@ -8,7 +8,6 @@ are written here with struct; the searches' rules are those of RocketMQ 5.3.3's
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from reput.store.queue.batchconsumequeue import (
 )
 from reput.store.queue.consumequeue import ConsumeQueueFiles, QueueFiles
 from reput.store.queue.cut import ends_by
+from reput.store.queue.unsynced import UnsyncedFiles
 from tests.interop import rocketmq
 from tests.support.batch_queue import (
     BATCH_UNIT,
@@ -331,17 +331,17 @@ def test_written_units_are_found_again(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     units = random_units(rng, 60)
     files, done = BatchConsumeQueueFiles(tmp_path / "T" / "0", FILE_SIZE), 0
-    model = ModelBatchQueue(FILE_SIZE)
+    model, unsynced = ModelBatchQueue(FILE_SIZE), UnsyncedFiles()
     while done < len(units):
         piece = units[done : done + rng.randrange(1, 20)]
         data = b"".join(unit.unit for unit in piece)
-        for fd, _ in files.write(done * 46, data, tmp_path).files:
-            os.close(fd)
+        files.write(done * 46, data, tmp_path, unsynced)
         done += len(piece)
         for unit in piece:
             model.put(unit)
         stored = {path.name: path.read_bytes() for path in files.directory.iterdir()}
         assert stored == model.files()
+    unsynced.close()
 
 
 def test_sizes_that_do_not_fit_are_named(tmp_path: Path) -> None:

@@ -234,15 +234,15 @@ def test_written_units_are_found_again(tmp_path: Path, file_size: int, seed: int
     first = rng.choice((0, 300))
     directory = tmp_path / "consumequeue" / "T" / "0"
     files = ConsumeQueueFiles(directory, file_size)
-    position, whole = first * 20, b""
+    position, whole, written = first * 20, b"", UnsyncedFiles()
     while len(whole) < 2000:
         count = rng.randrange(1, 30)
         data = b"".join(
             UNIT.pack(len(whole) + index, 100, rng.randrange(1 << 40)) for index in range(count)
         )
-        for fd, _ in files.write(position, data, tmp_path).files:
-            os.close(fd)
+        files.write(position, data, tmp_path, written)
         position, whole = position + len(data), whole + data
+    written.close()
     stored = b"".join(path.read_bytes() for path in sorted(directory.iterdir()))
     assert {path.stat().st_size for path in directory.iterdir()} == {file_size}
     start = first * 20 // file_size * file_size
@@ -480,10 +480,10 @@ def test_names_that_a_failed_write_made_are_synced(
         monkeypatch.setattr(fsops, "_failpoints", failpoints)
         data, done = UNIT.pack(1, 100, 0) * 3, UnsyncedFiles()
         try:
-            done.add(files.write(0, data, root))
+            files.write(0, data, root, done)
         except NoSpaceError:
             again = files if is_same else ConsumeQueueFiles(directory, 40)
-            done.add(again.write(0, data, root))
+            again.write(0, data, root, done)
         else:
             done.close()
             break

@@ -7,7 +7,6 @@ RocketMQ's own ConsumeQueueExt, driven unit by unit over many small files (forma
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +32,7 @@ from reput.store.queue.consumequeueext import (
     place,
     real_offset,
 )
+from reput.store.queue.unsynced import UnsyncedFiles
 from tests.interop import rocketmq
 from tests.support.golden import difference
 from tests.support.wire import UNIT, file_name
@@ -51,8 +51,9 @@ def put(files: ConsumeQueueExtFiles, end: int, units: list[ExtUnit], root: Path)
         np.array([unit.msg_store_time for unit in units], np.int64),
         np.frombuffer(maps, np.uint8).reshape(len(units), -1),
     )
-    for fd, _ in files.write(placement, root).files:
-        os.close(fd)
+    written = UnsyncedFiles()
+    files.write(placement, root, written)
+    written.close()
     return placement
 
 

@@ -7,7 +7,6 @@ watermark. Golden queues are in ``tests/checkpoints/test_expiry``.
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from contextlib import closing
@@ -27,6 +26,7 @@ from reput.store.queue.retention import (
     remove_queue,
     unused_queues,
 )
+from reput.store.queue.unsynced import UnsyncedFiles
 from tests.support.golden import tree
 from tests.support.outputs import Output, QueueLog, Setup, random_queue_offsets
 from tests.support.wire import PRE_BLANK, UNIT, file_name
@@ -182,12 +182,12 @@ def test_ext_files_go_with_the_units_that_point_to_them(ram_path: Path) -> None:
     for first in range(count + 1):
         output = ram_path / str(first)
         ext = ConsumeQueueExtFiles(output / "consumequeue_ext" / "T" / "0", ext_size)
-        for fd, _ in ext.write(placed, output).files:
-            os.close(fd)
+        written = UnsyncedFiles()
+        ext.write(placed, output, written)
         queue = ConsumeQueueFiles(output / "consumequeue" / "T" / "0", file_size)
         units = [UNIT.pack(100 * at, 100, int(placed.addresses[at])) for at in range(count)]
-        for fd, _ in queue.write(0, b"".join(units), output).files:
-            os.close(fd)
+        queue.write(0, b"".join(units), output, written)
+        written.close()
         settings = settings_of(output, file_size, ext_size)
         planned = list(expired_files(output, settings, 100 * first, None))
         kinds = [file.path.relative_to(output).parts[0] for file in planned]

@@ -1,0 +1,299 @@
+"""The end of a log, followed in steps: without Spark, and mostly in virtual time."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reput.store.config import read_store_settings
+from reput.store.log import cursor
+from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import LogTail
+from reput.store.log.record import Record
+from reput.store.log.status import Status
+from reput.store.runs.dispatch import DispatchBatch, DispatchCounts
+from reput.streaming import following
+from reput.streaming.following import LOOK_SECONDS, QUIET_LOOK_SECONDS, Following
+from reput.streaming.indexes import Indexes
+from reput.streaming.progress import Progress
+from reput.workload.appender import Appender
+from tests.support.configs import configured
+
+STORE_ID = "0" * 32
+LONGEST_SECONDS = 60.0
+LATENCY_MS = 10
+HOUR_MS = 3_600_000
+COMMIT_SECONDS = 0.003
+
+
+class _Waits(threading.Event):
+    """An event that is waited for in virtual time."""
+
+    def __init__(self, clock: SimpleNamespace) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        if not self.is_set():
+            self._clock.now += timeout
+        return self.is_set()
+
+
+class _Noticed(threading.Condition):
+    """A condition that tells that somebody waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = threading.Semaphore(0)
+
+    def wait_for(self, *arguments: Any) -> Any:
+        self.waits.release()
+        return super().wait_for(*arguments)
+
+
+@dataclass
+class Log:
+    """A log that grows, and what was dispatched of it."""
+
+    broker: Appender
+    log: CommitLog
+    output: Path
+    clock: SimpleNamespace
+    ends: list[int]
+    """Ends of the records that were appended."""
+    steps: list[DispatchBatch]
+    times: list[float]
+    """Virtual times at which the steps were handed over."""
+
+    def append(self, count: int = 1) -> None:
+        """Append small messages."""
+        for number in range(count):
+            self.broker.append(Record(topic=b"T", queue_id=number % 2, body=b"b" * 100))
+            self.ends.append(self.broker.end_offset)
+
+    def following(self, progress: Progress, **options: Any) -> Following:
+        """The object under test, in virtual time."""
+        options = {"latency_ms": LATENCY_MS} | options
+        config = configured(self.broker.root, self.output, index=False, **options)
+        indexes = Indexes.of(config, read_store_settings(self.broker.root))
+        found = Following(config, indexes, self.log, STORE_ID, progress)
+        found._letting_go = _Waits(self.clock)
+        found.begin()
+        return found
+
+    def commit(self, progress: Progress, step: DispatchBatch) -> None:
+        """Take a step, which takes some time."""
+        self.steps.append(step)
+        self.times.append(self.clock.now)
+        self.clock.now += COMMIT_SECONDS
+        progress.advance(step.end, DispatchCounts(messages=step.message_count))
+
+    def follow(self, progress: Progress, **options: Any) -> None:
+        """Follow the log until all of it is dispatched, or a backlog is there."""
+        found = self.following(progress, **options)
+
+        def tend() -> None:
+            if progress.position == self.broker.end_offset:
+                found.let_go()
+
+        found.run(lambda step: self.commit(progress, step), tend)
+
+
+@pytest.fixture
+def grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+    """A log of two records."""
+    clock = SimpleNamespace(now=1_000.0)
+    virtual = SimpleNamespace(monotonic=lambda: clock.now)
+    monkeypatch.setattr(following, "time", virtual)
+    monkeypatch.setattr(cursor, "time", virtual)
+    with Appender(tmp_path / "store", file_size=1 << 16) as broker:
+        broker.append(Record(topic=b"T", body=b"first"))
+        directories = read_store_settings(tmp_path / "store").commit_log_directories
+        with closing(CommitLog(directories)) as log:
+            ends = [broker.end_offset]
+            found = Log(broker, log, tmp_path / "output", clock, ends, [], [])
+            found.append()
+            yield found
+
+
+def test_steps_are_limited_and_end_at_records(grows: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is known to be sealed is dispatched without a pause, which would be an hour."""
+    monkeypatch.setattr(following, "STEP_BYTES", 1_000)
+    grows.append(40)
+    end = grows.broker.end_offset
+    began = grows.clock.now
+    grows.follow(Progress(0, 0, log_end=end), latency_ms=HOUR_MS)
+    assert [step.start for step in grows.steps] == [0, *(step.end for step in grows.steps[:-1])]
+    assert {step.end for step in grows.steps} <= {*grows.ends}
+    assert grows.steps[-1].end == end
+    assert all(step.end - step.start <= 1_000 for step in grows.steps)
+    assert grows.clock.now - began < 1
+
+
+@pytest.mark.parametrize("is_backlog", [False, True])
+def test_what_is_larger_than_the_limit_is_left_to_tasks(grows: Log, is_backlog: bool) -> None:
+    """Up to the limit it is followed."""
+    end = grows.broker.end_offset
+    progress = Progress(0, 0, log_end=end)
+    grows.follow(progress, max_bytes_per_trigger=end - is_backlog)
+    assert bool(grows.steps) is not is_backlog
+    assert progress.log_end == end
+
+
+def test_a_step_has_the_time_between_two_begins(
+    grows: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages come at each look, and a step takes a while; with eight stores in the process a
+    step comes half as often."""
+    poll = LogTail.poll
+
+    def polled(tail: LogTail, *arguments: Any) -> int:
+        if len(grows.steps) < 5:
+            grows.append(3)
+        return poll(tail, *arguments)
+
+    monkeypatch.setattr(LogTail, "poll", polled)
+    for others, seconds in ((0, 0.01), (7, 0.02)):
+        grows.steps.clear()
+        grows.times.clear()
+        monkeypatch.setattr(following, "_FOLLOWING", {*range(others)})
+        end = grows.broker.end_offset
+        grows.follow(Progress(end, end))
+        spaces = [later - before for before, later in pairwise(grows.times)]
+        assert spaces[:4] == pytest.approx([seconds] * 4)
+        assert len(following._FOLLOWING) == others, "what has ended takes no share"
+
+
+def test_a_lone_message_is_sealed_by_the_next_look(
+    grows: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a quiet time there are few looks; one that finds a record has another one after it at
+    once, which finds it unchanged."""
+    poll = LogTail.poll
+    looks = list[float]()
+
+    def polled(tail: LogTail, *arguments: Any) -> int:
+        looks.append(grows.clock.now)
+        if len(looks) == 1_000:
+            assert tail.is_idle
+            grows.append()
+        return poll(tail, *arguments)
+
+    monkeypatch.setattr(LogTail, "poll", polled)
+    end = grows.broker.end_offset
+    progress = Progress(0, 0, log_end=end)
+    found = grows.following(progress)
+
+    def tend() -> None:
+        if progress.position > end:
+            found.let_go()
+
+    found.run(lambda step: grows.commit(progress, step), tend)
+    assert grows.steps[-1].end == grows.broker.end_offset
+    assert looks[999] - looks[998] == pytest.approx(QUIET_LOOK_SECONDS)
+    assert len(looks) == 1_001
+    assert grows.times[-1] - looks[999] == pytest.approx(LOOK_SECONDS)
+    assert looks[2] - looks[1] == pytest.approx(LOOK_SECONDS), "it is not quiet yet"
+
+
+def test_what_the_planner_has_sealed_is_dispatched(
+    grows: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage that this process has seen for a moment its planner may have seen for long enough."""
+    for grace in ("DAMAGE_GRACE_SECONDS", "HOLE_CHECK_SECONDS"):
+        monkeypatch.setattr(LogTail, grace, 1e9)
+    damaged = grows.broker.end_offset
+    grows.append(2)
+    path = next((grows.broker.root / "commitlog").iterdir())
+    with path.open("r+b") as file:
+        file.seek(damaged + 4)
+        file.write(bytes(4))
+    progress = Progress(damaged, damaged)
+    found = grows.following(progress)
+    looks = iter(range(3))
+
+    def tend() -> None:
+        if next(looks, None) is None:
+            found.let_go()
+
+    found.run(lambda step: grows.commit(progress, step), tend)
+    assert grows.steps == []
+    found.begin()
+    found._changed = noticed = _Noticed()
+    thread = threading.Thread(target=found.wait_for, args=(grows.broker.end_offset,))
+    thread.start()
+    assert noticed.waits.acquire(timeout=LONGEST_SECONDS)
+    looks = iter(range(3))
+    found.run(lambda step: grows.commit(progress, step), tend)
+    thread.join(LONGEST_SECONDS)
+    bad = [one for step in grows.steps for one in step.bad]
+    assert [(one.start, one.end, one.status) for one in bad] == [
+        (damaged, grows.ends[-2], Status.BAD_MAGIC)
+    ]
+
+
+def test_a_batch_is_held_until_the_next_one_has_something(
+    grows: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or until the log is no longer followed: a backlog is planned at once."""
+    monkeypatch.setattr(following, "CONFIRM_SECONDS", 0)
+    end = grows.broker.end_offset
+    progress = Progress(end, end)
+    found = grows.following(progress)
+    found._changed = noticed = _Noticed()
+    held = threading.Thread(target=found.hold, args=(end,))
+    held.start()
+    for _ in range(2):
+        assert noticed.waits.acquire(timeout=LONGEST_SECONDS)
+    with noticed:
+        assert held.is_alive(), "nothing has come"
+    grows.append(2)
+
+    def tend() -> None:
+        if progress.position > end:
+            held.join(LONGEST_SECONDS)
+            assert not held.is_alive()
+            found.let_go()
+
+    found.run(lambda step: grows.commit(progress, step), tend)
+    assert not found.runs
+    found.hold(grows.broker.end_offset)
+    assert not found.wait_for(grows.broker.end_offset + 1)
+
+
+def test_settings_are_read_after_the_end_that_needs_them(
+    grows: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker declares a topic before its first message: at whatever look that comes."""
+    poll = LogTail.poll
+    end = grows.broker.end_offset
+    progress = Progress(end, end)
+    topics = grows.broker.root / "config" / "topics.json"
+
+    def polled(tail: LogTail, *arguments: Any) -> int:
+        if grows.broker.end_offset == end and tail.is_idle:
+            topics.parent.mkdir()
+            table = {"B": {"attributes": {"queue.type": "BatchCQ"}}}
+            topics.write_text(json.dumps({"topicConfigTable": table}))
+            grows.append()
+        return poll(tail, *arguments)
+
+    monkeypatch.setattr(LogTail, "poll", polled)
+    found = grows.following(progress)
+
+    def tend() -> None:
+        if progress.position > end:
+            found.let_go()
+
+    found.run(lambda step: grows.commit(progress, step), tend)
+    assert [step.batch_topics for step in grows.steps] == [frozenset({b"B"})]
