@@ -157,25 +157,6 @@ def _run(installed: Path, home: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_new_user_runs_the_commands_of_the_wheel(installed: Path, tmp_path: Path) -> None:
-    """Each once, in the order of a first afternoon, on a store that the wheel itself has made."""
-    assert _run(installed, tmp_path, "--version").startswith("reput 0.1.0")
-    _run(installed, tmp_path, "produce", "store", "-n", "500", "--topics", "1", "--queues", "1")
-    _run(installed, tmp_path, "run", "store", "--output", "out", "--once")
-    (topic,) = (path.name for path in (tmp_path / "out" / "consumequeue").iterdir())
-    for call in (
-        "status store --output out",
-        f"get store {topic} 0 7 --output out",
-        f"tail store {topic} --output out",
-        "verify store --output out",
-        "expire store --output out",
-        "checkpoints list store --output out",
-        "inspect record store 0",
-        "config show run store",
-    ):
-        assert _run(installed, tmp_path, *call.split()), call
-
-
 HOSTILE_JOB = """
 import sys
 from pyspark.sql import SparkSession
@@ -200,33 +181,69 @@ print("rows", batch.count(), queued.count(), sum(counts))
 """
 
 
-@pytest.mark.parametrize("origin", ["wheel", pytest.param("checkout", marks=pytest.mark.slow)])
-def test_names_of_a_user_neither_hide_ours_nor_are_hidden(
-    installed: Path, tmp_path: Path, origin: str
-) -> None:
-    """In a folder with a ``store.py`` and packages ``filters``, ``sources``, ``streaming`` of its
-    own: commands, a script that imports those too, a Spark batch and a stream by the sources'
-    names."""
-    python = str(installed / "python") if origin == "wheel" else sys.executable
-    (tmp_path / "store.py").write_text("OWNER = 'user'\n")
-    for name in ("filters", "sources", "streaming"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("OWNER = 'user'\n")
-    (tmp_path / "job.py").write_text(HOSTILE_JOB)
+def _said(python: Path, home: Path, *words: str) -> str:
+    """Return the output of an interpreter in a user's folder, without this process's settings."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "REPUT"))}
-    environment |= {"PYSPARK_PYTHON": python, "JDK_JAVA_OPTIONS": QUICK_JVM}
+    environment |= {"PYSPARK_PYTHON": str(python), "JDK_JAVA_OPTIONS": QUICK_JVM}
+    done = subprocess.run(
+        [python, *words], env=environment, cwd=home, capture_output=True, text=True, check=False,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, (words, done.stderr)
+    return done.stdout
 
-    def said(*words: str) -> str:
-        done = subprocess.run(
-            [python, *words], env=environment, cwd=tmp_path, capture_output=True, text=True,
-            check=False, timeout=300,
-        )  # fmt: skip
-        assert done.returncode == 0, (words, done.stderr)
-        return done.stdout
 
-    said("-m", "reput", "produce", "log", "-n", "300", "--topics", "1", "--queues", "1")
-    assert said("-m", "reput", "run", "log", "--output", "out", "--once").startswith("300 messages")
-    assert said("job.py").splitlines()[-1] == "rows 300 300 300"
+def _fill(home: Path, python: Path) -> None:
+    """Let a user have a ``store.py``, packages ``filters``, ``sources``, ``streaming`` and a script
+    in a folder, and make and dispatch a log there."""
+    (home / "store.py").write_text("OWNER = 'user'\n")
+    for name in ("filters", "sources", "streaming"):
+        (home / name).mkdir()
+        (home / name / "__init__.py").write_text("OWNER = 'user'\n")
+    (home / "job.py").write_text(HOSTILE_JOB)
+    produce = ("produce", "log", "-n", "300", "--topics", "1", "--queues", "1")
+    _said(python, home, "-m", "reput", *produce)
+    said = _said(python, home, "-m", "reput", "run", "log", "--output", "out", "--once")
+    assert said.startswith("300 messages")
+
+
+@pytest.fixture(scope="module")
+def home(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that a user of the wheel has filled so."""
+    place = tmp_path_factory.mktemp("home")
+    _fill(place, installed / "python")
+    return place
+
+
+def test_a_new_user_runs_the_commands_of_the_wheel(installed: Path, home: Path) -> None:
+    """Each once, in the order of a first afternoon, on a store that the wheel itself has made."""
+    assert _run(installed, home, "--version").startswith("reput 0.1.0")
+    (topic,) = (path.name for path in (home / "out" / "consumequeue").iterdir())
+    for call in (
+        "status log --output out",
+        f"get log {topic} 0 7 --output out",
+        f"tail log {topic} --output out",
+        "verify log --output out",
+        "expire log --output out",
+        "checkpoints list log --output out",
+        "inspect record log 0",
+        "config show run log",
+    ):
+        assert _run(installed, home, *call.split()), call
+
+
+def test_names_of_a_user_neither_hide_ours_nor_are_hidden(installed: Path, home: Path) -> None:
+    """The commands, a script that imports those too, a Spark batch and a stream by the sources'
+    names."""
+    assert _said(installed / "python", home, "job.py").splitlines()[-1] == "rows 300 300 300"
+
+
+@pytest.mark.slow
+def test_names_of_a_user_beside_a_checkout(tmp_path: Path) -> None:
+    """The same with this tree, which is no wheel."""
+    python = Path(sys.executable)
+    _fill(tmp_path, python)
+    assert _said(python, tmp_path, "job.py").splitlines()[-1] == "rows 300 300 300"
 
 
 @pytest.fixture

@@ -39,16 +39,19 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """The place of a base."""
+    """The place of a base, whose files a broker makes small."""
     require_maven()
     root = tmp_path / "store"
     root.mkdir()
-    (root / "broker.conf").write_text("mappedFileSizeCommitLog=1048576\n")
     return root
 
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
+    """The place of an output whose overlay has small files, since it is read again and again."""
+    (tmp_path / "output" / "overlay").mkdir(parents=True)
+    conf = tmp_path / "output" / "overlay" / "broker.conf"
+    conf.write_text("mappedFileSizeCommitLog=65536\n")
     return tmp_path / "output"
 
 
