@@ -155,8 +155,12 @@ def _clients(namesrv: str, served: str) -> Iterator[_Clients]:
     from tests.interop.harnessjvm import spawn  # noqa: PLC0415
 
     arguments = ["fresh", namesrv, served, TOPIC, str(RATE), str(BODY_SIZE)]
-    collector = ("-XX:+UseG1GC",)
-    process, home = spawn(arguments, heap="512m", jvm_options=collector, stdin=subprocess.PIPE)
+    # on a busy machine a late heartbeat must not end the connection of the messages
+    properties = {"com.rocketmq.remoting.client.closeSocketIfTimeout": "false"}
+    process, home = spawn(
+        arguments, heap="512m", jvm_options=("-XX:+UseG1GC",), stdin=subprocess.PIPE,
+        properties=properties,
+    )  # fmt: skip
     try:
         clients = _Clients(process, home)
         if clients.line(READY_SECONDS) != "READY":
