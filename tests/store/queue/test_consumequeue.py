@@ -457,9 +457,10 @@ def test_a_search_by_time_passes_over_blanks_and_what_the_log_lost(
             assert max(at[1], floor) == (before[-1] if before else floor)
 
 
+@pytest.mark.parametrize("units", [2, 3], ids=["one file", "two files"])
 @pytest.mark.parametrize("is_same", [True, False], ids=["same object", "another object"])
 def test_names_that_a_failed_write_made_are_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_same: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_same: bool, units: int
 ) -> None:
     """Whichever step fails, on the second file or the first: after a second try each directory was
     synced with all the names that it holds."""
@@ -478,7 +479,7 @@ def test_names_that_a_failed_write_made_are_synced(
         files = ConsumeQueueFiles(directory, 40)
         failpoints = fsops._Failpoints(f"*:{ordinal}=ENOSPC")
         monkeypatch.setattr(fsops, "_failpoints", failpoints)
-        data, done = UNIT.pack(1, 100, 0) * 3, UnsyncedFiles()
+        data, done = UNIT.pack(1, 100, 0) * units, UnsyncedFiles()
         try:
             files.write(0, data, root, done)
         except NoSpaceError:
