@@ -142,10 +142,24 @@ def test_steps_are_limited_and_end_at_records(grows: Log, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("is_backlog", [False, True])
 def test_what_is_larger_than_the_limit_is_left_to_tasks(grows: Log, is_backlog: bool) -> None:
-    """Up to the limit it is followed."""
+    """Up to the limit it is followed. A batch of Spark that waits for the steps is told that there
+    are none."""
     end = grows.broker.end_offset
     progress = Progress(0, 0, log_end=end)
-    grows.follow(progress, max_bytes_per_trigger=end - is_backlog)
+    found = grows.following(progress, max_bytes_per_trigger=end - is_backlog)
+    found._changed = noticed = _Noticed()
+    waited = list[bool]()
+    thread = threading.Thread(target=lambda: waited.append(found.wait_for(end)))
+    thread.start()
+    assert noticed.waits.acquire(timeout=LONGEST_SECONDS)
+
+    def tend() -> None:
+        if progress.position == end:
+            found.let_go()
+
+    found.run(lambda step: grows.commit(progress, step), tend)
+    thread.join(LONGEST_SECONDS)
+    assert waited == [not is_backlog]
     assert bool(grows.steps) is not is_backlog
     assert progress.log_end == end
 
