@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -467,3 +468,25 @@ def test_what_follows_the_log_ends_with_its_query(batches: BatchFunction) -> Non
     batches.follow()
     batches.close()
     assert not steps.runs
+
+
+def test_entries_that_are_due_become_durable_between_two_checks(
+    batches: BatchFunction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a short --durable-latency the last messages before a pause do not wait for a second."""
+    tended = list[bool]()
+    is_due = False
+
+    def tend(_: Commits) -> None:
+        tended.append(is_due)
+
+    monkeypatch.setattr(Commits, "tend", tend, raising=False)
+    monkeypatch.setattr(Commits, "is_durable_due", property(lambda _: is_due), raising=False)
+    batches._tend_due = time.monotonic() + 3_600
+    batches.tend()
+    batches.commits.wait()
+    is_due = True
+    batches.tend()
+    batches.commits.wait()
+    batches.close()
+    assert tended == [True]

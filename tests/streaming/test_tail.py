@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from reput.store.errors import StoreError
+from reput.store import fsops
+from reput.store.errors import NoSpaceError, StoreError
 from reput.store.log.record import Record
 from reput.store.runs.dispatch import DispatchBatch, DispatchCounts
+from reput.streaming import space
 from reput.streaming.commit import Committer
 from reput.streaming.dispatcher import run_dispatcher
 from reput.streaming.foreachbatch import BatchFunction
@@ -106,6 +108,35 @@ def test_a_step_that_fails_ends_the_run_as_a_batch_does(
             follow(broker, tmp_path / "output", show)
     failed = [record for record in caplog.records if record.getMessage() == "batch failed"]
     assert [vars(record)["fields"]["cause"] for record in failed] == ["this commit fails"]
+    check_is_whole(broker, tmp_path / "output", tmp_path)
+
+
+def test_an_attempt_after_a_full_disk_begins_at_the_watermark(
+    broker: Appender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps before it were visible and not durable: they are dispatched again, and are counted
+    once."""
+    backlog, commit = broker.end_offset, Committer.commit
+    refused = list[int]()
+
+    def failing(committer: Committer, batch: DispatchBatch) -> DispatchCounts:
+        if batch.end > backlog and not refused:
+            refused.append(batch.end)
+            raise NoSpaceError("the disk is full")
+        return commit(committer, batch)
+
+    def show(progress: Progress, stop: threading.Event) -> None:
+        if progress.position == backlog == broker.end_offset:
+            append(broker, 5)
+        elif progress.position == broker.end_offset:
+            stop.set()
+
+    monkeypatch.setattr(Committer, "commit", failing)
+    monkeypatch.setattr(space, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(fsops, "has_space", lambda _: True)
+    progress = follow(broker, tmp_path / "output", show, durable_latency_ms=HOUR_MS)
+    assert refused
+    assert (progress.counts.messages, progress.counts.duplicates) == (2_005, 0)
     check_is_whole(broker, tmp_path / "output", tmp_path)
 
 

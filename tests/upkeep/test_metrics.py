@@ -436,7 +436,8 @@ def test_a_run_is_scraped_until_it_ends(tmp_path: Path) -> None:
         f"{servlet}.path=/metrics/prometheus",
     )  # fmt: skip
     confs = [word for setting in settings for word in ("--conf", setting)]
-    asked = ("--metrics-port", 0, "--metrics-queues", 5)
+    # a backlog, which Spark's tasks collect
+    asked = ("--metrics-port", 0, "--metrics-queues", 5, "--max-bytes-per-trigger", "256k")
     with running(*options, *asked, *confs) as (run, url):
         assert "warning" not in run.stderr
         found = scraped(url)
@@ -444,7 +445,11 @@ def test_a_run_is_scraped_until_it_ends(tmp_path: Path) -> None:
         while 'reput_stage_seconds_count{stage="spark_add_batch"}' not in found:
             assert run.is_alive
             found = scraped(url)
-        while found.get("reput_messages_total") != 5000 or found["reput_lag_bytes"]:
+        while (
+            found.get("reput_messages_total") != 5000
+            or found["reput_lag_bytes"]
+            or found["reput_watermark_bytes"] < found["reput_log_end_bytes"]
+        ):
             assert run.is_alive
             found = scraped(url)
         said = reput_json("status", *options)
