@@ -140,6 +140,36 @@ def test_an_attempt_after_a_full_disk_begins_at_the_watermark(
     check_is_whole(broker, tmp_path / "output", tmp_path)
 
 
+def test_a_replay_after_a_full_disk_begins_at_what_was_durable(
+    broker: Appender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watermark does not tell, since it is at the log's end: all is written again."""
+    output, end, commit = tmp_path / "output", broker.end_offset, Committer.commit
+    check_is_whole(broker, output, tmp_path)
+    refused = list[int]()
+
+    def failing(committer: Committer, batch: DispatchBatch) -> DispatchCounts:
+        if batch.end == end and not refused:
+            refused.append(batch.start)
+            raise NoSpaceError("the disk is full")
+        return commit(committer, batch)
+
+    def show(progress: Progress, stop: threading.Event) -> None:
+        if progress.position == end:
+            stop.set()
+
+    monkeypatch.setattr(Committer, "commit", failing)
+    monkeypatch.setattr(space, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(fsops, "has_space", lambda _: True)
+    progress = follow(
+        broker, output, show,
+        durable_latency_ms=HOUR_MS, replay_from="earliest", max_bytes_per_trigger=LIMIT,
+    )  # fmt: skip
+    assert refused > [0]
+    assert progress.counts.messages == progress.counts.duplicates == 2_000
+    check_is_whole(broker, output, tmp_path)
+
+
 def test_steps_and_tasks_dispatch_the_same(
     broker: Appender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
