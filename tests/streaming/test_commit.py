@@ -211,6 +211,23 @@ def test_damage_is_listed_with_its_bytes(output: Path, store: Path, plain: Plain
     assert units(output, "A/0") == expected
 
 
+def test_a_batch_of_damage_alone_keeps_the_last_message(
+    output: Path, store: Path, plain: PlainLog
+) -> None:
+    """A cut of the log is noticed by it, and RocketMQ's checkpoint file names it."""
+    (last, first_end), (start, end) = plain.spans[20], plain.spans[21]
+    plain.put(start + 4, bytes(4))
+    plain.write(store / "commitlog")
+    with opened(store, output) as run:
+        run.commit(0, first_end)
+        before = watermark(output)
+        run.commit(start, end)
+    after = watermark(output)
+    assert (before.end_offset, after.end_offset) == (first_end, end)
+    assert after.last_record_offset == before.last_record_offset == last
+    assert after.last_store_timestamp == before.last_store_timestamp == TIME + 20
+
+
 def test_who_waits_is_told_of_every_watermark_once_it_is_durable(
     output: Path, store: Path, plain: PlainLog
 ) -> None:
