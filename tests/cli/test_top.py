@@ -78,7 +78,9 @@ def test_figures_beside_a_run_are_those_of_the_store(tmp_path: Path) -> None:
     store, output, workload = tmp_path / "store", tmp_path / "output", Workload(2, 3, 100, seed=1)
     with Appender(store, file_size=1 << 20) as appender:
         appender.append_batch(workload.batch(0, 3000, time.time_ns() // 1_000_000))
-        with running(store, "--output", output, "--metrics-port", 0) as (run, url):
+        # a backlog, which Spark's tasks collect
+        limit = ("--max-bytes-per-trigger", "256k")
+        with running(store, "--output", output, "--metrics-port", 0, *limit) as (run, url):
             while scraped(url).get("reput_batches_total", 0) < 1:
                 assert run.is_alive
             address = url.removeprefix("http://").removesuffix("/metrics")

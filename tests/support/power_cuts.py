@@ -285,7 +285,8 @@ def mount(tree: Tree, root: Path, *, same_boot: bool = False) -> None:
         os.ftruncate(fd, len(data))
         os.pwrite(fd, data.rstrip(b"\0"), 0)
         if name.endswith(f"{STATE_DIRECTORY}/{VISIBLE_FILE}") and not same_boot:
-            os.pwrite(fd, bytes(byte ^ 1 for byte in data), 0)
+            # of no boot at all, so that a further cut does not bring the first boot back
+            os.pwrite(fd, b"\xff" * len(data), 0)
         os.close(fd)
 
 

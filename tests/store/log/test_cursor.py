@@ -57,7 +57,7 @@ def found_items(log: CommitLog, start: int, end: int) -> PlainItems:
 def window_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """The smallest takes every record by kernels, the largest none."""
     size: int = request.param
-    monkeypatch.setattr(cursor, "Window", lambda log: Window(log, size))
+    monkeypatch.setattr(cursor, "Window", lambda log, _=0: Window(log, size))
     plain_records = {TINY: 0, SMALL: 3, LARGE: 1000}[size]
     monkeypatch.setattr(cursor, "_plain_records", lambda: plain_records)
     return size

@@ -124,7 +124,7 @@ class Arena(SmallLogs):
     def limit(self, rng: random.Random) -> None:
         """Windows and chunks of any size, down to those that hold less than a record."""
         size = rng.choice((36, 64, 100, 333, 1000, 1 << 20))
-        self._monkeypatch.setattr(cursor, "Window", lambda log: Window(log, size))
+        self._monkeypatch.setattr(cursor, "Window", lambda log, _=0: Window(log, size))
         self._monkeypatch.setattr(scan, "CHUNK_RECORDS", rng.choice((1, 2, 3, 7, 1 << 18)))
         self._monkeypatch.setattr(scan, "CHUNK_RUNS", rng.choice((1, 2, 3, 1 << 10)))
         self._monkeypatch.setattr(scan, "_ARENA_BYTES", rng.choice((260, 300, 1000)))

@@ -85,7 +85,7 @@ def assert_equal(found: pa.Table, expected: pa.Table, place: object) -> None:
 def limit(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows and batches of any size, down to those that hold less than a record."""
     size = rng.choice((36, 64, 100, 333, 1000, 1 << 20))
-    monkeypatch.setattr(cursor, "Window", lambda log: Window(log, size))
+    monkeypatch.setattr(cursor, "Window", lambda log, _=0: Window(log, size))
     monkeypatch.setattr(rows, "BUFFER_SIZE", size)
     monkeypatch.setattr(rows, "GAP_BYTES", rng.choice((0, 1, 100, 1 << 14)))
     monkeypatch.setattr(rows, "ROWS_PER_BATCH", rng.choice((1, 2, 7, 1 << 15)))

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from reput.store.config import read_store_settings
+from reput.store.log import cursor
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail, Window
+from reput.store.log.cursor import LogTail
 from reput.store.runs import scan
 from reput.store.runs.dispatch import Wanted
 
@@ -49,7 +50,7 @@ def test_reads_of_the_kernel_change_nothing(
 ) -> None:
     """The same runs, index entries, damaged ranges and counts."""
     store, rng = golden(name), random.Random(seed)
-    monkeypatch.setattr(Window.__init__, "__defaults__", (size,))
+    monkeypatch.setattr(cursor, "BUFFER_SIZE", size)
     files = sorted((store / "commitlog").iterdir())
     log = read_store_settings(store).open_log()
     with closing(log):
@@ -96,7 +97,7 @@ def test_a_file_that_is_replaced_while_it_is_scanned_is_scanned_to_its_end(
             log.refresh()
 
     monkeypatch.setattr(scan, "READS_PER_CALL", 1)
-    monkeypatch.setattr(Window.__init__, "__defaults__", (4096,))
+    monkeypatch.setattr(cursor, "BUFFER_SIZE", 4096)
     with closing(log):
         end = LogTail(log).settled()
         expected = found_by(log, end)
