@@ -7,13 +7,10 @@ The listeners hear of the same messages at the same time, in one JVM, which also
 from __future__ import annotations
 
 import json
-import queue
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -122,15 +119,12 @@ class _Clients:
 
     def __init__(self, process: subprocess.Popen[str], home: Path) -> None:
         # imported here, because other rows do without pytest
-        from tests.interop.harnessjvm import last_words, read_lines  # noqa: PLC0415
+        from tests.interop.harnessjvm import lines_of  # noqa: PLC0415
 
         self.pid = process.pid
         self._stdin = cast(IO[str], process.stdin)
-        self._last_words = partial(last_words, home)
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        reader = threading.Thread(target=read_lines, args=(process.stdout, self._lines))
-        reader.daemon = True
-        reader.start()
+        self._home = home
+        self._lines = lines_of(process)
 
     def send(self, seconds: float) -> dict[str, Any]:
         """Send for so long, and return what the listeners heard."""
@@ -140,13 +134,13 @@ class _Clients:
 
     def line(self, timeout: float) -> str:
         """Return the next line. Raises BenchError where none comes."""
+        from tests.interop.harnessjvm import next_line  # noqa: PLC0415
+        from tests.interop.maven import HarnessError  # noqa: PLC0415
+
         try:
-            line = self._lines.get(timeout=timeout)
-        except queue.Empty:
-            line = None
-        if line is None:
-            raise BenchError(f"the clients are silent\n{self._last_words()}")
-        return line
+            return next_line(self._lines, timeout, CLIENTS, self._home)
+        except HarnessError as error:
+            raise BenchError(str(error)) from error
 
 
 @contextmanager

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import re
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,12 +53,8 @@ class Consumer:
         self._process, self._home = harnessjvm.spawn(
             arguments, stdin=subprocess.PIPE, client=client, properties=properties
         )
-        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._lines = harnessjvm.lines_of(self._process)
         self._is_stopped = False
-        reader = threading.Thread(
-            target=harnessjvm.read_lines, args=(self._process.stdout, self._lines), daemon=True
-        )
-        reader.start()
 
     def __enter__(self) -> Self:
         """Wait until the consumer is ready."""
@@ -103,16 +97,7 @@ class Consumer:
         return rest
 
     def _line(self, timeout: float = WAIT_SECONDS) -> str:
-        try:
-            line = self._lines.get(timeout=timeout)
-        except queue.Empty:
-            line = None
-            text = f"the consumer said nothing in {timeout:.0f} s"
-        else:
-            text = "the consumer ended"
-        if line is None:
-            raise HarnessError(f"{text}\n{harnessjvm.last_words(self._home)}")
-        return line
+        return harnessjvm.next_line(self._lines, timeout, "consumer", self._home)
 
     @staticmethod
     def _message(line: str | None) -> Consumed:

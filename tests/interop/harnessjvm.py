@@ -14,6 +14,7 @@ import queue
 import shutil
 import subprocess
 import tempfile
+import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -163,12 +164,31 @@ def _call_error(process: subprocess.Popen[str], problem: str) -> HarnessError:
     return HarnessError(f"{role} {problem}\n{last_words(Path(home))}")
 
 
-def read_lines(stream: IO[str], lines: queue.Queue[str | None]) -> None:
-    """Move lines to a queue, where they can be waited for with a limit; None marks the end."""
-    with contextlib.suppress(ValueError, OSError):  # closed by kill()
-        for line in stream:
-            lines.put(line.rstrip("\n"))
-    lines.put(None)
+def lines_of(process: subprocess.Popen[str]) -> queue.Queue[str | None]:
+    """The lines that a process prints, where they can be waited for; None marks the end."""
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def read() -> None:
+        with contextlib.suppress(ValueError, OSError):  # closed by kill()
+            for line in cast(IO[str], process.stdout):
+                lines.put(line.rstrip("\n"))
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
+
+
+def next_line(lines: queue.Queue[str | None], timeout: float, role: str, home: Path) -> str:
+    """The next of these lines. Raises HarnessError where none comes."""
+    try:
+        line = lines.get(timeout=timeout)
+    except queue.Empty:
+        line, problem = None, f"said nothing in {timeout:.0f} s"
+    else:
+        problem = "ended"
+    if line is None:
+        raise HarnessError(f"the {role} {problem}\n{last_words(home)}")
+    return line
 
 
 def last_words(home: Path) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import subprocess
-import threading
 from collections.abc import Sequence
 from typing import IO, NamedTuple, Self, cast
 
@@ -42,10 +40,7 @@ class Producer:
         self._process, self._home = harnessjvm.spawn(
             arguments, stdin=subprocess.PIPE, client=client
         )
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(
-            target=harnessjvm.read_lines, args=(self._process.stdout, self._lines), daemon=True
-        ).start()
+        self._lines = harnessjvm.lines_of(self._process)
 
     def __enter__(self) -> Self:
         """Wait until all that it sends is stored."""
@@ -73,13 +68,7 @@ class Producer:
         return rest
 
     def _line(self) -> str:
-        try:
-            line = self._lines.get(timeout=WAIT_SECONDS)
-        except queue.Empty:
-            line = None
-        if line is None:
-            raise HarnessError(f"the producer is silent\n{harnessjvm.last_words(self._home)}")
-        return line
+        return harnessjvm.next_line(self._lines, WAIT_SECONDS, "producer", self._home)
 
 
 def _asked(line: str) -> Asked:

@@ -18,7 +18,6 @@ import contextlib
 import json
 import queue
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self, TypedDict, cast
@@ -33,8 +32,8 @@ from tests.interop.harnessjvm import (
     RELEASES,
     finish,
     last_words,
+    lines_of,
     of_release,
-    read_lines,
     spawn,
 )
 from tests.interop.maven import HarnessError
@@ -182,10 +181,7 @@ class Broker:
         self._process, self._home = spawn(
             self._arguments, heap=self._heap, jvm_options=self._jvm_options, stdin=subprocess.PIPE
         )
-        reader = threading.Thread(
-            target=read_lines, args=(self._process.stdout, self._lines), daemon=True
-        )
-        reader.start()
+        self._lines = lines_of(self._process)
         try:
             self.namesrv = self._expect("READY namesrv=", self._ready_timeout)
         except BaseException:

@@ -24,7 +24,7 @@ from tests.interop.harnessjvm import (
     CALL_TIMEOUT_SECONDS,
     current_release,
     last_words,
-    read_lines,
+    lines_of,
     spawn,
 )
 from tests.interop.maven import HarnessError
@@ -37,10 +37,7 @@ class Session:
         self._process, self._home = spawn(
             ["session"], heap="512m", stdin=subprocess.PIPE, client=client
         )
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(
-            target=read_lines, args=(self._process.stdout, self._lines), daemon=True
-        ).start()
+        self._lines = lines_of(self._process)
 
     def ask(self, arguments: Sequence[str], timeout: float) -> dict[str, Any]:
         """Return the one object that a subcommand prints. Raises HarnessError if it fails."""
