@@ -136,12 +136,9 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
             return None
         return EntryEnd(end.position, end.max_msg_phy_offset + end.last_size)
 
-    def truncate(self, end_offset: int) -> None:
-        """Cut every queue after the last message that ends at or before ``end_offset``."""
-        self.sync()
+    def _cut(self, end_offset: int) -> None:
         for key, files in BatchConsumeQueueFiles.each(self.root, self._file_size):
             cut_after(files, end_offset, partial(self._count_units, key))
-        self._queues.clear()
 
 
 def _next_queue_offset(queue: _Queue) -> int:

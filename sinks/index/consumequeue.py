@@ -222,13 +222,9 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         if queue.ext is not None:
             queue.ext.advance()
 
-    def truncate(self, end_offset: int) -> None:
-        """Cut every queue after the last message that ends at or before ``end_offset``."""
-        # what stays open may be removed, and others may get its names
-        self.sync()
+    def _cut(self, end_offset: int) -> None:
         for key, files in ConsumeQueueFiles.each(self.root, self._file_size):
             # without a message left, all goes: the queue may start elsewhere
             cut_after(files, end_offset, partial(self._count_units, key))
-        self._queues.clear()
         if self._ext_file_size is not None:
             cut_exts(self._output, self._ext_file_size, self._file_size, end_offset)

@@ -70,6 +70,17 @@ class QueueWriter(ABC, Generic[Queue]):
             counts.quarantined_messages += 1
             counts.quarantined_bytes += entry.end_physical_offset - entry.physical_offset
 
+    @abstractmethod
+    def _cut(self, end_offset: int) -> None:
+        """Cut the files of every queue after the last message that ends at or before an offset."""
+
+    def truncate(self, end_offset: int) -> None:
+        """Cut every queue after the last message that ends at or before ``end_offset``."""
+        # a file that is still open may be removed, and another may get its name
+        self.sync()
+        self._cut(end_offset)
+        self._queues.clear()
+
     def sync(self) -> None:
         """Make every written unit durable. Raises SyncError."""
         self._unsynced.sync()
