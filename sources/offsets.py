@@ -199,10 +199,9 @@ def limited_end(log: CommitLog, start: int, end: int, limit: ReadLimit) -> int:
     the last batch is no longer a few bytes; within the limit the nearest file start is preferred,
     because it costs no walk.
     """
-    window = Window(log)
     start = max(start, min(log.min_offset, end))
     if isinstance(limit, ReadMaxRows):
-        return min(walk(log, window, start, end, max_records=limit.max_rows).offset, end)
+        return min(walk(log, Window(log), start, end, max_records=limit.max_rows).offset, end)
     if not isinstance(limit, ReadMaxBytes) or end - start <= limit.max_bytes:
         return end
     left = end - start
@@ -213,6 +212,7 @@ def limited_end(log: CommitLog, start: int, end: int, limit: ReadLimit) -> int:
         near = min(starts, key=lambda at: abs(at - target))
         if limit.max_bytes // 4 < near - start <= limit.max_bytes:
             return near
+    window = Window(log)
     reached = walk(log, window, max(start, segment.start if segment else start), target).offset
     if reached <= start:
         reached = walk(log, window, start, end, max_records=1).offset
