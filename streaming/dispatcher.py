@@ -235,7 +235,7 @@ class _Run:
         try:
             while not self._has_ended(query) and not self.stop.is_set():
                 if self.samples.is_due():
-                    self._sample(query, batches.progress, store_id)
+                    _sample(query, batches.progress, store_id)
                 batches.commits.check()
                 batches.tend()
                 batches.note_progress()
@@ -262,13 +262,6 @@ class _Run:
             return bool(query.awaitTermination(POLL_SECONDS))  # type: ignore[arg-type]
         self.stop.wait(POLL_SECONDS)
         return self.checks.is_due() and not query.isActive
-
-    def _sample(self, query: StreamingQuery, progress: Progress, store_id: str) -> None:
-        last = query.lastProgress
-        if last is not None and last.sources:
-            seen = parse_offset(last.sources[0].latestOffset, store_id)
-            # what follows the log sees its end sooner
-            progress.log_end = max(seen or 0, progress.log_end or 0)
 
     def _our_error(self, error: Exception, failure: BaseException | None) -> ReputError:
         """Return the line for people about a failed query: our own error if one of ours caused
@@ -343,6 +336,15 @@ def _start(
     if config.once:
         return query.trigger(availableNow=True).start()
     return query.start()
+
+
+def _sample(query: StreamingQuery, progress: Progress, store_id: str) -> None:
+    """Take over where Spark has seen the log's end."""
+    last = query.lastProgress
+    if last is not None and last.sources:
+        seen = parse_offset(last.sources[0].latestOffset, store_id)
+        # steps see it sooner
+        progress.log_end = max(seen or 0, progress.log_end or 0)
 
 
 def runs_options(config: DispatcherConfig, indexes: Indexes) -> dict[str, str]:

@@ -21,7 +21,8 @@ from reput.store.log.cursor import LogTail
 from reput.store.log.record import Record
 from reput.store.log.status import Status
 from reput.store.runs.dispatch import DispatchBatch, DispatchCounts
-from reput.streaming import following
+from reput.store.state.logoffset import offset_json
+from reput.streaming import dispatcher, following
 from reput.streaming.following import LOOK_SECONDS, QUIET_LOOK_SECONDS, Following
 from reput.streaming.indexes import Indexes
 from reput.streaming.progress import Progress
@@ -265,7 +266,13 @@ def test_a_batch_is_held_until_the_next_one_has_something(
     progress = Progress(end, end)
     found = grows.following(progress)
     found._changed = noticed = _Noticed()
-    held = threading.Thread(target=found.hold, args=(end,))
+    at = list[int]()
+
+    def hold() -> None:
+        found.hold(end)
+        at.append(progress.position)
+
+    held = threading.Thread(target=hold)
     held.start()
     for _ in range(2):
         assert noticed.waits.acquire(timeout=LONGEST_SECONDS)
@@ -276,7 +283,7 @@ def test_a_batch_is_held_until_the_next_one_has_something(
     def tend() -> None:
         if progress.position > end:
             held.join(LONGEST_SECONDS)
-            assert not held.is_alive()
+            assert at == [progress.position]
             found.let_go()
 
     found.run(lambda step: grows.commit(progress, step), tend)
@@ -311,3 +318,33 @@ def test_settings_are_read_after_the_end_that_needs_them(
 
     found.run(lambda step: grows.commit(progress, step), tend)
     assert [step.batch_topics for step in grows.steps] == [frozenset({b"B"})]
+
+
+def test_the_end_of_a_batch_is_read_where_spark_wrote_it(grows: Log) -> None:
+    """Without the file, or of a damaged one, Spark's tasks have to find it."""
+    found = grows.following(Progress(0, 0))
+    offsets = grows.output / "reput" / "spark" / "offsets"
+    assert found.planned_end(7) is None
+    offsets.mkdir(parents=True)
+    for number, end in ((6, 600), (7, 700)):
+        planned = json.dumps(offset_json(STORE_ID, end))
+        (offsets / str(number)).write_text(f'v1\n{{"batchTimestampMs": 1}}\n{planned}')
+    assert (found.planned_end(6), found.planned_end(7)) == (600, 700)
+    (offsets / "7").write_text("v1\n{}")
+    assert found.planned_end(7) is None
+    (offsets / "6").write_text(f"v1\n{{}}\n{json.dumps(offset_json('f' * 32, 600))}")
+    assert found.planned_end(6) is None, "of another store"
+
+
+@pytest.mark.parametrize(("seen", "shown"), [(600, 700), (800, 800), (None, 700)])
+def test_the_end_of_the_log_does_not_go_back_to_what_spark_has_seen(
+    seen: int | None, shown: int
+) -> None:
+    """Its last batch may be seconds old, and the steps have seen the end since."""
+    progress = Progress(0, 0, log_end=700)
+    offset = None if seen is None else json.dumps(offset_json(STORE_ID, seen))
+    query: Any = SimpleNamespace(
+        lastProgress=SimpleNamespace(sources=[SimpleNamespace(latestOffset=offset)])
+    )
+    dispatcher._sample(query, progress, STORE_ID)
+    assert progress.log_end == shown
