@@ -383,10 +383,13 @@ class Committer:
         """End the run, after all its commits: one that found nothing new may not have removed
         expired files yet. Raises OwnershipError, OutputError."""
         self.make_durable()
-        current = self._watermark.current
+        current, shown = self._watermark.current, self._visible.current
         self._store_checkpoint.write(current, self._writers)
         if current is not None and not self._indexes.on_executors:
             self._ends.write(current, self._writers)
+        if current and shown and shown.end_offset > current.end_offset:
+            # a killed run has shown readers more than this one has reached: its units wait still
+            return
         fsops.unlink(self._config.abort_file)
 
     def close(self) -> None:

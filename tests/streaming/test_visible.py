@@ -137,6 +137,34 @@ def test_nothing_that_was_seen_is_taken_back_by_a_start_after_a_kill(
     assert units(output, "A/0") == starts[::2]
 
 
+@pytest.mark.parametrize("is_same_boot", [True, False])
+@pytest.mark.parametrize("reached", [20, 30])
+def test_a_run_that_ends_before_it_reaches_what_was_seen_takes_nothing_back(
+    output: Path, store: Path, plain: PlainLog, tmp_path: Path, *, reached: int, is_same_boot: bool
+) -> None:
+    """A start, a stop and a start after a kill; under another boot the last one clears what waits
+    beyond the watermark."""
+    starts = starts_of(plain)
+    write_two_batches(store, output, plain)
+    with watched(output, plain) as ends, opened(store, output) as run:
+        if reached > 20:
+            run.commit(starts[20], starts[reached])
+        run.committer.end()
+    with pytest.MonkeyPatch.context() as patches:
+        if not is_same_boot:
+            another_boot(patches, tmp_path)
+        with watched(output, plain) as later, opened(store, output) as run:
+            kept = starts[40] if is_same_boot else starts[reached]
+            assert (watermark(output).end_offset, seen(output)) == (starts[reached], kept)
+            assert units(output, "A/0") == starts[: starts.index(kept) : 2]
+            run.commit(starts[reached], plain.end)
+            run.committer.end()
+    assert {*ends} == {starts[40]}
+    assert later == sorted(later)
+    assert units(output, "A/0") == starts[::2]
+    assert not (output / "reput" / "abort").exists()
+
+
 @pytest.mark.parametrize("boot", ["another", "none"])
 def test_what_was_seen_under_another_boot_is_cleared_and_written_again(
     output: Path, store: Path, plain: PlainLog, tmp_path: Path, boot: str

@@ -166,7 +166,11 @@ class DispatcherMachine(LogRules):
         self._held, self._running = ExitStack(), None
 
     def _check(self, *, is_all: bool = False) -> None:
-        """The output is what the log stands for, up to the watermark."""
+        """The output is what the log stands for, up to the watermark; units beyond it, which
+        readers were shown before a kill, stay until they are written again."""
+        if self._shown > (self._mark or 0):
+            self._check_below(self._mark)
+            return
         listed = self.store.listed()
         # a file that is open can be read after it was removed
         self._gone = [lost for lost in self._gone if (*lost, "segment_deleted") in listed]
@@ -199,9 +203,7 @@ class DispatcherMachine(LogRules):
         self._is_healed = True
         self._changed.clear()
         self._check_shown()
-        if self._shown <= (self._mark or 0):
-            # else units beyond the watermark stay until they are written again
-            self._check()
+        self._check()
 
     def _enter(self) -> None:
         config = DispatcherConfig(self.store.output.store, self._root, durable_latency_ms=HOUR_MS)

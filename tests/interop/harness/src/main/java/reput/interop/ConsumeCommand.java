@@ -37,6 +37,7 @@ record ConsumeCommand(
     String nameServer, String kind, String topic, String group, String filter, String from,
     Protocol protocol) implements Callable<Void> {
 
+    private static final long STOP_MILLIS = 10_000;
     private static final int PULL_MAX = 32;
     /** Of a listener that always fails. */
     private static final int MAX_RECONSUME_TIMES = 2;
@@ -65,6 +66,8 @@ record ConsumeCommand(
             group, signer(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(nameServer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(from));
+        // else a message that the listener has told of is not committed when the consumer stops
+        consumer.setAwaitTerminationMillisWhenShutdown(STOP_MILLIS);
         if (kind.equals("broadcasting")) {
             setBroadcasting(consumer);
         }
