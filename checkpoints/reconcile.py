@@ -23,7 +23,7 @@ from reput.checkpoints.watermark import new_store_id
 from reput.store.errors import CommitLogError, UsageError
 from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.log.places import record_start
 from reput.store.state.watermark import Watermark, read_watermark
 

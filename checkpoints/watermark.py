@@ -38,6 +38,8 @@ class WatermarkFile:
         another host may not have seen them (decision 0004).
         """
         stored = self._reader.read()
+        if stored is self.current:
+            return
         if stored != self.current:
             raise OwnershipError(
                 f"{self._path} has changed under this run, which left it at "
@@ -46,6 +48,8 @@ class WatermarkFile:
                 "again, then run reput verify, which finds what both may have written",
                 path=self._path,
             )
+        # the next look at the same bytes finds the same object
+        self.current = stored
 
     def advance(self, watermark: Watermark) -> Watermark:
         """Make a watermark durable. Raises OwnershipError as ``check_owned``, OutputError or

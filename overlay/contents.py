@@ -28,7 +28,8 @@ from reput.store.errors import NotFoundError, StoreError
 from reput.store.files import COMMIT_LOG_DIRECTORY, OVERLAY_DIRECTORY
 from reput.store.log import java
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail, records
+from reput.store.log.cursor import records
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,

@@ -18,7 +18,7 @@ from reput.checkpoints.agreement import BuiltOutput, what_differs
 from reput.checkpoints.presence import find_loss
 from reput.store import fsops
 from reput.store.files import INDEX_DIRECTORY
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.state.built import settings_of
 from reput.store.state.ends import read_ends
 from reput.store.state.watermark import read_watermark

@@ -18,7 +18,7 @@ from pyarrow import dataset, fs
 from reput.store.config import StoreSettings
 from reput.store.errors import ReputError
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.log.losses import Losses, warn_of_unmounted, warn_of_unread_end
 from reput.store.log.record import Record
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm

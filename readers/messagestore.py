@@ -22,7 +22,7 @@ from reput.store.config import StoreSettings, read_store_settings
 from reput.store.files import INDEX_DIRECTORY, STATE_DIRECTORY
 from reput.store.index.indexfile import IndexFiles
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.log.losses import warn_of_unmounted
 from reput.store.log.places import AsOf
 from reput.store.queue.topics import check_topics, topics_with_queues

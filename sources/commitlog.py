@@ -53,7 +53,8 @@ from reput.store.errors import CommitLogDataLossError
 from reput.store.files import CONSUMER_FILTER_FILE
 from reput.store.filetimes import Watched
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail, Window, record_starts, walk
+from reput.store.log.cursor import Window, record_starts, walk
+from reput.store.log.logtail import LogTail
 from reput.store.runs.dispatch import BatchSettings, ScannedRange
 from reput.store.state.built import settings_of
 from reput.store.state.evidence import Evidence, evidence_before

@@ -16,7 +16,7 @@ from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.log.places import AsOf
 from reput.store.log.record import Record
 from reput.store.state.coverage import read_coverage

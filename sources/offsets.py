@@ -22,7 +22,8 @@ from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogDataLossError, StoreError, UsageError
 from reput.store.files import COMMIT_LOG_DIRECTORY
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail, Window, walk
+from reput.store.log.cursor import Window, walk
+from reput.store.log.logtail import LogTail
 from reput.store.log.places import before_loss, first_at_or_after, record_start
 from reput.store.log.record import Record
 from reput.store.queue.kinds import QueueKind

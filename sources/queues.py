@@ -15,7 +15,7 @@ from reput.store.config import StoreSettings
 from reput.store.errors import UsageError
 from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.log.places import AsOf
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.kinds import QueueKind, list_all_queues

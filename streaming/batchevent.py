@@ -42,14 +42,14 @@ class BatchEvent:
     @contextmanager
     def step(self, stages: tuple[str, ...]) -> Iterator[None]:
         """Measure a ``with`` block as the first of the stages, and note how long each took."""
-        before = self._measures.seconds(stages)
+        measured = [self._measures.stage(name) for name in stages]
+        before = [stage.sum for stage in measured]
         try:
-            with self._measures.stage(stages[0]).measured():
+            with measured[0].measured():
                 yield
         finally:
-            after = self._measures.seconds(stages)
-            for name in stages:
-                self.stages[name] = self.stages.get(name, 0.0) + after[name] - before[name]
+            for name, stage, sum_before in zip(stages, measured, before, strict=True):
+                self.stages[name] = self.stages.get(name, 0.0) + stage.sum - sum_before
 
     def note_committed(self, start: int, end: int, counts: DispatchCounts) -> None:
         """Note that a piece of the batch, [start, end), is committed."""
@@ -62,7 +62,7 @@ class BatchEvent:
     def log_committed(self) -> None:
         """Log what is committed of the batch: all, unless the run was stopped meanwhile."""
         counts = self._counts
-        if counts is not None:
+        if counts is not None and logger.isEnabledFor(logging.DEBUG):
             fields = {
                 **self._fields, "messages": counts.messages, "duplicates": counts.duplicates,
                 "quarantined_bytes": counts.quarantined_bytes,

@@ -27,6 +27,22 @@ AGE_BOUNDS = (
 _CAPITAL = re.compile("([A-Z])")
 
 
+class _Measured:
+    """A ``with`` block that is measured. A class costs a third of ``contextmanager``, which counts
+    where a step takes half a millisecond."""
+
+    __slots__ = ("_began", "_durations")
+
+    def __init__(self, durations: Durations) -> None:
+        self._durations = durations
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._durations.add(time.monotonic() - self._began)
+
+
 class Durations:
     """Durations in seconds: their number, their sum, and how many are up to each bound."""
 
@@ -46,14 +62,9 @@ class Durations:
         """The number of durations up to each bound, and the number of all."""
         return tuple(accumulate(self._counts))
 
-    @contextmanager
-    def measured(self) -> Iterator[None]:
+    def measured(self) -> _Measured:
         """Count how long a ``with`` block takes, also where it raises."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.add(time.monotonic() - began)
+        return _Measured(self)
 
 
 @dataclass(slots=True)
@@ -127,11 +138,10 @@ class Measures:
 
     def stage(self, name: str) -> Durations:
         """Return the durations of a stage."""
-        return self.stages.setdefault(name, Durations())
-
-    def seconds(self, stages: Iterable[str]) -> dict[str, float]:
-        """Return how long each of these stages has taken in all."""
-        return {name: self.stage(name).sum for name in stages}
+        found = self.stages.get(name)
+        if found is None:
+            found = self.stages.setdefault(name, Durations())
+        return found
 
     def note_visible(self, last_store_timestamp_ms: int) -> None:
         """Count a batch that readers see from now on; 0 for one without messages."""

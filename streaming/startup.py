@@ -20,7 +20,7 @@ from reput.store.config import StoreSettings
 from reput.store.errors import StoreError, UsageError
 from reput.store.files import SPARK_START_FILE
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.state.built import settings_of
 from reput.store.state.watermark import Watermark, read_watermark
 from reput.streaming.commit import Committer

@@ -26,7 +26,8 @@ from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogError, NotFoundError, UsageError
 from reput.store.files import ABORT_FILE, SPARK_DIRECTORY, STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import BadRange, LogTail
+from reput.store.log.cursor import BadRange
+from reput.store.log.logtail import LogTail
 from reput.store.log.places import pass_over
 from reput.store.state.output import check_is_output
 from reput.store.state.watermark import Watermark, read_watermark

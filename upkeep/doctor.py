@@ -19,7 +19,7 @@ from reput.store.commandline import command_line
 from reput.store.config import OnQueueGap, StoreSettings
 from reput.store.errors import ReputError
 from reput.store.files import ASIDE_DIRECTORY, STATE_DIRECTORY, SWAP_JOURNAL_FILE, WATERMARK_FILE
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.state.consumeroffset import read_committed
 from reput.store.state.ledger import QUEUE_OFFSET_GAP, QUEUE_OFFSET_SEEN_BEFORE, read_entries
 from reput.store.state.movedpositions import moved_queues

@@ -19,7 +19,7 @@ from reput.store import fsops
 from reput.store.config import StoreSettings
 from reput.store.errors import UsageError
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.retention import (
     ExpiredFile,

@@ -14,7 +14,7 @@ from pathlib import Path
 from reput.store.config import StoreSettings
 from reput.store.errors import UsageError
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.log.places import AsOf
 from reput.store.queue.kinds import list_all_queues
 from reput.store.queue.view import open_view

@@ -12,7 +12,7 @@ import numpy as np
 
 from reput.store.files import COMMIT_LOG_DIRECTORY
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS
 from reput.store.rows.rowform import DEFAULT_FORM
 from reput.store.rows.rows import message_rows, rows_at

@@ -92,7 +92,8 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         if self._batch != (batch.start, batch.end):
             self._batch = (batch.start, batch.end)
             self._done, self._counts = set(), DispatchCounts()
-        for identity, runs in batch.runs_by_queue(self._topic_begins).items():
+        queue_runs = batch.runs_by_queue(self._topic_begins) if batch.batch_topics else {}
+        for identity, runs in queue_runs.items():
             if identity[0] in batch.batch_topics and identity not in self._done:
                 self._counts.add(self._write_queue(*identity, batch_units(runs)))
                 self._done.add(identity)

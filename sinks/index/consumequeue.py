@@ -181,6 +181,13 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
         """Write what a step says, and list and count it."""
         counts, count = progress.counts, step.last - step.first
         match step:
+            case Placed():
+                if queue.end.max_physic_offset >= 0 and queue_offset_of(step.run, step.first) == 0:
+                    progress.repeats.note_begin(queue.key, int(step.units[0]["offset"]))
+                if step.gap is not None:
+                    self._ledger.add(step.gap)
+                self._write(queue, step)
+                counts.gaps += step.gap is not None
             case Built():
                 counts.duplicates += count
             case BegunAnew():
@@ -193,13 +200,6 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
                     queue.ext.put(step.run, step.first, step.last, self._unsynced)
                     queue.ext.advance()
                 self._list(step.entries(), counts)
-            case Placed():
-                if queue.end.max_physic_offset >= 0 and queue_offset_of(step.run, step.first) == 0:
-                    progress.repeats.note_begin(queue.key, int(step.units[0]["offset"]))
-                for entry in step.entries():
-                    self._ledger.add(entry)
-                self._write(queue, step)
-                counts.gaps += step.gap is not None
 
     def _begin_anew(self, queue: _Queue, step: BegunAnew) -> None:
         """Remove the units of a queue whose messages are all gone, as a broker has done."""

@@ -61,8 +61,16 @@ class CommitLog:
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes at ``offset``, within one file."""
-        buffer = bytearray(min(size, self.segments.file_size))
-        return bytes(buffer[: self.read_into(offset, memoryview(buffer))])
+        segment = self.segments.at(offset)
+        if segment is None:
+            return b""
+        position = offset - segment.start
+        size = min(size, self.segments.file_size - position)
+        try:
+            data = os.pread(self.segments.open(segment).fd, size, position)
+        except OSError as error:
+            raise _read_error(segment, position, error) from error
+        return data  # shorter at the file's end alone: a read of up to 2 GiB is whole
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """Fill ``buffer`` from ``offset`` on, within one file; return the number of bytes read."""
@@ -80,9 +88,7 @@ class CommitLog:
                     break
                 done += count
         except OSError as error:
-            at = position + done
-            line = f"cannot read commitlog file {segment.path} at {at}: {error.strerror}"
-            raise CommitLogError(line, path=segment.path, physical_offset=offset + done) from error
+            raise _read_error(segment, position + done, error) from error
         return done
 
     def will_need(self, offset: int, size: int) -> None:
@@ -152,3 +158,8 @@ class CommitLog:
                 return segment.start + self.segments.file_size
             return offset
         return segment.start + data_position
+
+
+def _read_error(segment: Segment, position: int, error: OSError) -> CommitLogError:
+    line = f"cannot read commitlog file {segment.path} at {position}: {error.strerror}"
+    return CommitLogError(line, path=segment.path, physical_offset=segment.start + position)

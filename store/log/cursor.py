@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -29,6 +27,8 @@ BUFFER_SIZE = 1 << 20
 """Bytes per read: fits the cache, and larger buffers were slower (decision 0003)."""
 NO_LIMIT = (1 << 63) - 1
 NEAR_BYTES = 64 << 10
+LIVE_BYTES = 8 << 10
+"""The first read at a live end: some messages, since longer reads took more time than they do."""
 PLAIN_RECORDS = 10_000
 """Records that a walk passes without numba, which takes half a second or more to import. These take
 some ten milliseconds, and are enough for most that plan, look something up, or follow a live log.
@@ -114,7 +114,7 @@ def hop_file(
         return Hop(offset, Status.NEED_MORE)
     file_end = segment.start + log.file_size
     # at a live end little follows, and the rest of a preallocated file is zeros
-    window.load(offset, limit=NEAR_BYTES)
+    window.load(offset, limit=LIVE_BYTES)
     hop, plain_records = Hop(offset, Status.OK), _plain_records()
     while True:
         if hop.record_count < plain_records:
@@ -163,7 +163,7 @@ def resync(log: CommitLog, window: Window, offset: int) -> int:
     file_end = segment.start + log.file_size
     window.load(offset)
     stated = window.plausible_size(offset)
-    if stated and _is_boundary(log, offset + stated, file_end):
+    if stated and is_boundary(log, offset + stated, file_end):
         return offset + stated
     position, blank, plain_left = offset + 1, file_end, PLAIN_BYTES
     while position + record.END_FILE_MIN_BLANK_LENGTH <= file_end:
@@ -191,13 +191,13 @@ def resync(log: CommitLog, window: Window, offset: int) -> int:
             continue
         if position + record.SIZE_MAGIC_LENGTH <= window.base + window.length:
             # this may be a record that ends after the window
-            if _is_boundary(log, position, file_end):
+            if is_boundary(log, position, file_end):
                 return position
             position += 1
     return blank
 
 
-def _is_boundary(log: CommitLog, offset: int, file_end: int) -> bool:
+def is_boundary(log: CommitLog, offset: int, file_end: int) -> bool:
     """Whether a whole record, dispatchable or not, or the file's BLANK is at ``offset``."""
     result = record.decode(log.read(offset, record.MAX_FIXED_LENGTH), offset, file_end)
     if isinstance(result, Outcome) and result.status is Status.NEED_MORE:
@@ -244,132 +244,6 @@ def walk(
             # may be beyond ``end``: a damaged range is never cut, so that it is listed once
             total.offset = resync(log, window, hop.offset)
     return total
-
-
-class LogTail:
-    """The live end of the log: how far a reader may go (the seal rule, ARCHITECTURE.md).
-
-    A record counts as written if a sound record or a BLANK follows it, or if its body CRC is right
-    and two polls some milliseconds apart saw the same bytes. At a torn tail the reader waits. Bytes
-    that stay damaged before sound records are damage and are passed; while a broker may still be
-    writing, only after a grace time.
-    """
-
-    SEAL_SECONDS = 0.002
-    DAMAGE_GRACE_SECONDS = 5.0
-    HOLE_CHECK_SECONDS = 60.0
-
-    def __init__(self, log: CommitLog) -> None:
-        self._log = log
-        self._window = Window(log)
-        self._offset = log.min_offset
-        self._candidate: tuple[int, int, int, float] | None = None
-        self._stuck: tuple[int, float] | None = None
-        self._next_hole_check = 0.0
-        self._idle_end: int | None = None
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the last poll has found the log whole, and nothing after its sealed end."""
-        return self._idle_end is not None
-
-    def settled(self, start: int = 0, *, patient: bool = False) -> int:
-        """The sealed end after two polls, so that it includes the last record, which one poll
-        omits.
-
-        With ``patient``, damage is waited for as in ``poll``; otherwise it is passed at once, as
-        for a log that does not grow.
-        """
-        self.poll(start, patient=patient)
-        time.sleep(self.SEAL_SECONDS * 2)
-        return self.poll(start, patient=patient)
-
-    def poll(self, start: int = 0, *, patient: bool = True) -> int:
-        """The sealed end now: a log offset after the last record that may be dispatched.
-
-        ``start`` is a known record start; nothing before it is walked again.
-        """
-        self._log.refresh()
-        if self._is_idle(start):
-            return max(start, self._idle_end or 0)
-        active = self._log.active_segment()
-        if active is None:
-            return start
-        self._idle_end = None
-        if self._offset < active.start or not self._log.segments.at(self._offset - 1):
-            self._offset = active.start
-        if self._offset < start <= active.start + self._log.file_size:
-            self._offset = start
-        while True:
-            segment = self._log.segments.at(self._offset)
-            if segment is None:
-                return self._offset
-            hop = hop_file(self._log, self._window, self._offset)
-            if hop.status is Status.BLANK:
-                self._offset = segment.start + self._log.file_size
-                continue
-            if hop.last_record_offset >= 0:
-                # every earlier record has a sound successor
-                self._offset = hop.last_record_offset
-            sealed = hop.offset if self._is_sealed(hop) else self._offset
-            resumed = self._end_of_damage(segment, hop, patient)
-            if resumed is None:
-                if sealed == hop.offset and hop.status is Status.EMPTY:
-                    self._idle_end = sealed
-                return sealed
-            self._offset = resumed
-
-    def _is_idle(self, start: int) -> bool:
-        """Whether the log is unchanged since a poll that sealed all of it, by one small read."""
-        end = self._idle_end
-        if end is None or start > end or time.monotonic() >= self._next_hole_check:
-            return False
-        return self._log.read(end, record.SIZE_MAGIC_LENGTH) == bytes(record.SIZE_MAGIC_LENGTH)
-
-    def _is_sealed(self, hop: Hop) -> bool:
-        if hop.last_record_offset < 0:
-            return True
-        size = hop.offset - hop.last_record_offset
-        data = self._log.read(hop.last_record_offset, size)
-        file_end = hop.offset + record.END_FILE_MIN_BLANK_LENGTH
-        result = record.decode(data, hop.last_record_offset, file_end, verify_crc=True)
-        if isinstance(result, Outcome) and result.status is not Status.BAD_PROPERTY:
-            return False
-        texts = (data,) if isinstance(result, Outcome) else (result.topic, result.properties)
-        if any(text.endswith(b"\0") for text in texts):
-            # such records have no CRC, but text that ends in zeros is not fully written yet
-            return False
-        now = time.monotonic()
-        digest = zlib.crc32(data)
-        seen = self._candidate
-        if seen is None or seen[:3] != (hop.last_record_offset, size, digest):
-            self._candidate = (hop.last_record_offset, size, digest, now)
-            return False
-        return now - seen[3] >= self.SEAL_SECONDS
-
-    def _end_of_damage(self, active: Segment, hop: Hop, patient: bool) -> int | None:
-        """Offset at which sound records continue after damage; None to wait."""
-        now = time.monotonic()
-        if self._stuck is None or self._stuck[0] != hop.offset:
-            self._stuck = (hop.offset, now)
-            self._next_hole_check = 0.0
-        if patient and now - self._stuck[1] < self.DAMAGE_GRACE_SECONDS:
-            return None
-        if now < self._next_hole_check and patient:
-            return None
-        self._next_hole_check = now + self.HOLE_CHECK_SECONDS
-        next_start = resync(self._log, self._window, hop.offset)
-        file_end = active.start + self._log.file_size
-        if next_start < file_end:
-            return next_start
-        # nothing sound is left in this file; later ones may have lost their first records as well
-        later = (file.start for file in self._log.segments.listed if file.start >= file_end)
-        return file_end if any(map(self._has_record, later)) else None
-
-    def _has_record(self, start: int) -> bool:
-        """Whether the file that begins at ``start`` holds a record or its BLANK."""
-        end = start + self._log.file_size
-        return _is_boundary(self._log, start, end) or resync(self._log, self._window, start) < end
 
 
 def records(
@@ -427,7 +301,7 @@ def decode_windows(
     every range without a record. After FULL the caller must make room before it continues. A
     missing file raises CommitLogDataLossError, or gives a BadRange without ``fail_on_data_loss``.
     """
-    window = Window(log, min(BUFFER_SIZE, max(end - start, NEAR_BYTES)))
+    window = Window(log, min(BUFFER_SIZE, max(end - start, LIVE_BYTES)))
     offset, loaded = start, False
     while offset < end:
         segment = log.segments.at(offset)
@@ -495,6 +369,6 @@ def _start_near(log: CommitLog, offset: int) -> int | None:
     data = log.read(offset, NEAR_BYTES)
     for match in _MAGIC.finditer(data, record.SIZE_MAGIC_LENGTH // 2):
         position = offset + match.start() - record.SIZE_MAGIC_LENGTH // 2
-        if _is_boundary(log, position, segment.start + log.file_size):
+        if is_boundary(log, position, segment.start + log.file_size):
             return position
     return None

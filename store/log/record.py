@@ -336,7 +336,7 @@ def store_timestamp(head: bytes) -> int:
     return timestamp
 
 
-def body_crc(body: bytes) -> int:
+def body_crc(body: bytes | memoryview) -> int:
     """CRC-32 & 0x7FFFFFFF (``UtilAll.crc32``); 0 for an empty body."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
@@ -344,6 +344,19 @@ def body_crc(body: bytes) -> int:
 def body_crc_is_right(record: Record) -> bool:
     """Whether the body CRC passes RocketMQ's recovery; an empty body has nothing to check."""
     return not record.body or record.body_crc == body_crc(record.body)
+
+
+def looks_written(view: memoryview, framed: Frame) -> bool:
+    """Whether the end of each text has been written, as far as the record shows: its body has the
+    CRC that recovery checks; topic and properties have none, and end in zeros while they are torn.
+    """
+    body = view[framed.body : framed.body + framed.body_length]
+    (stored,) = _INT.unpack_from(view, BODY_CRC_POSITION)
+    if body and stored != body_crc(body):
+        return False
+    ends = framed.topic + framed.topic_length, framed.total_size
+    starts = framed.topic, framed.properties
+    return all(start == end or view[end - 1] for start, end in zip(starts, ends, strict=True))
 
 
 def tags_code(record: Record, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS) -> int:

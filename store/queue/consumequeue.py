@@ -344,7 +344,10 @@ class QueueFiles(MappedFileQueue):
         self, position: int, data: bytes | memoryview, root: Path, unsynced: UnsyncedFiles
     ) -> None:
         """Write units at byte ``position``, across files if needed (``write_pieces``)."""
-        self.write_pieces(self._pieces(position, memoryview(data).cast("B")), root, unsynced)
+        view = memoryview(data).cast("B")
+        is_one = position % self.file_size + len(view) <= self.file_size
+        pieces = ((position, view),) if is_one else self._pieces(position, view)
+        self.write_pieces(pieces, root, unsynced)
 
     def _pieces(self, position: int, view: memoryview) -> Iterator[tuple[int, memoryview]]:
         while view:

@@ -221,7 +221,7 @@ class DispatchBatch:
         """storeTimestamp of the last dispatched message in ms; 0 if there is none."""
         if self.queues:
             return max(self.queues, key=lambda q: q.end_physical_offset).last_store_timestamp
-        last = max(self.runs, key=lambda run: int(run.units["offset"][-1]), default=None)
+        last = max(self.runs, key=lambda run: run.units[-1].item(), default=None)
         return last.last_store_timestamp if last else 0
 
 
@@ -244,8 +244,12 @@ class DispatchCounts:
 
     def add(self, other: DispatchCounts) -> None:
         """Add another count to this one."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.messages += other.messages
+        self.duplicates += other.duplicates
+        self.gaps += other.gaps
+        self.quarantined_messages += other.quarantined_messages
+        self.quarantined_bytes += other.quarantined_bytes
+        self.unusual_topics += other.unusual_topics
 
 
 class IndexWriter(Protocol):

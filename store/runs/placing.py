@@ -93,7 +93,8 @@ class Placed(Step):
 
     def data(self, units: NDArray[np.void]) -> bytes | memoryview:
         """The bytes at the position; ``units`` are the step's, or those with ext addresses."""
-        data: memoryview = units.view(np.uint8).data
+        # a copy costs less than numpy's view of a record array as bytes, but of long ones
+        data = units.tobytes() if len(units) < LONG_RUN_UNITS else units.view(np.uint8).data
         return PRE_BLANK.tobytes() * self.blanks + data if self.blanks else data
 
     def entries(self) -> Iterable[LedgerEntry]:
@@ -124,7 +125,7 @@ def place(
     first: int,
     rules: PlacingRules,
     read_next_queue_offset: Callable[[], int | None],
-) -> Iterator[Step]:
+) -> Iterable[Step]:
     """Place the messages of a run from index ``first`` on after a queue's end; the steps cover
     them in order.
 
@@ -135,8 +136,31 @@ def place(
     (``ConsumeQueueStore.cleanExpired``). ``read_next_queue_offset`` returns ``next_queue_offset``
     of an end that does not have it. Raises QueueGapError for a gap that is not allowed.
     """
+    if first == 0 and run.queue_offsets is None and _goes_on(run, end):
+        # nearly every run of a live log, which has as many as messages
+        return (_placed(run, 0, len(run), end.position, 0, None),)
+    return _place_all(end, run, first, rules, read_next_queue_offset)
+
+
+def _goes_on(run: Run, end: QueueEnd) -> bool:
+    """Whether the first message of a run belongs right after a queue's last one."""
+    return (
+        0 < run.first_queue_offset <= MAX_QUEUE_OFFSET - len(run)
+        and run.first_queue_offset * CQ_STORE_UNIT_SIZE == end.position
+        and 0 <= end.max_physic_offset <= run.first_physical_offset
+    )
+
+
+def _place_all(
+    end: QueueEnd,
+    run: Run,
+    first: int,
+    rules: PlacingRules,
+    read_next_queue_offset: Callable[[], int | None],
+) -> Iterator[Step]:
     # the idempotence rule
-    built = _count_built(run.units, end.max_physic_offset)
+    is_old = run.first_physical_offset < end.max_physic_offset
+    built = _count_built(run.units, end.max_physic_offset) if is_old else 0
     if built > first:
         yield Built(run, first, built, end)
         first = built
@@ -180,13 +204,20 @@ def _place_next(
         follows = end.next_queue_offset
         if queue_offset != (read_next_queue_offset() if follows is None else follows):
             blanks, gap = _gap(run, first, position // CQ_STORE_UNIT_SIZE, rules.on_queue_gap)
-    unit = run.units[last - 1]
+    yield _placed(run, first, last, position, blanks, gap)
+
+
+def _placed(
+    run: Run, first: int, last: int, position: int, blanks: int, gap: LedgerEntry | None
+) -> Placed:
+    offset, size, _ = run.units[last - 1].item()
+    count = last - first
     after = QueueEnd(
-        position + (blanks + last - first) * CQ_STORE_UNIT_SIZE,
-        int(unit["offset"]) + int(unit["size"]),
-        queue_offset + last - first,
+        position + (blanks + count) * CQ_STORE_UNIT_SIZE,
+        offset + size,
+        queue_offset_of(run, first) + count,
     )
-    yield Placed(run, first, last, after, position, blanks, gap)
+    return Placed(run, first, last, after, position, blanks, gap)
 
 
 def _gap(run: Run, index: int, position: int, policy: OnQueueGap) -> tuple[int, LedgerEntry]:
@@ -229,8 +260,6 @@ def queue_offset_of(run: Run, index: int) -> int:
 
 def _count_built(units: NDArray[np.void], max_physic_offset: int) -> int:
     """Count a run's first units that end at or before ``max_physic_offset``."""
-    if int(units[0]["offset"]) + int(units[0]["size"]) > max_physic_offset:
-        return 0
     ends = units["offset"] + units["size"]
     return int(np.searchsorted(ends, max_physic_offset, side="right"))
 
@@ -249,7 +278,7 @@ def _stretches(run: Run, first: int) -> Iterator[tuple[int, int]]:
 def joined(runs: list[Run]) -> list[Run]:
     """Join a queue's short runs if their queue offsets are consecutive, for one write; a copy of
     long ones would take longer than their writes."""
-    if sum(map(len, runs)) >= LONG_RUN_UNITS * len(runs):
+    if len(runs) == 1 or sum(map(len, runs)) >= LONG_RUN_UNITS * len(runs):
         return runs
     for before, after in pairwise(runs):
         follows = before.first_queue_offset + len(before) == after.first_queue_offset
@@ -257,8 +286,6 @@ def joined(runs: list[Run]) -> list[Run]:
             return runs
         if _bit_map_size(before) != _bit_map_size(after):
             return runs
-    if len(runs) == 1:
-        return runs
     # joined as bytes, because numpy's concatenate would convert the byte order
     units = np.frombuffer(b"".join([run.units.view(np.uint8).data for run in runs]), UNIT_DTYPE)
     return [

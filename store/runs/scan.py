@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -44,6 +45,7 @@ MAX_CHUNK_RECORDS = 1 << 22
 RECORDS_PER_RUN = 256
 CHUNK_RUNS = 1 << 18
 _ARENA_BYTES = 16 << 20
+_LONGEST_NAME = 1 << 15
 KEYS_PER_RECORD = 4
 """Room for this many index entries per record; a chunk that has more is packed early."""
 MIN_LIST_ROOM = 1 << 16
@@ -76,9 +78,9 @@ class PackedChunk:
 class _Chunk:
     """Arrays that ``scan_records`` fills; reused for every chunk of a partition."""
 
-    def __init__(self, record_count: int, extras: Wanted) -> None:
-        """``record_count`` is the upper limit; memory is touched only as records come."""
-        record_count = min(record_count, MAX_CHUNK_RECORDS)
+    def __init__(self, size: int, extras: Wanted) -> None:
+        """``size`` is the bytes of the range; memory is touched only as records come."""
+        record_count = min(size // record.MIN_RECORD_LENGTH + 1, MAX_CHUNK_RECORDS)
         self.capacity = min(record_count, CHUNK_RECORDS)
         if extras.multi_dispatch:
             self.capacity = max(self.capacity, MIN_LIST_ROOM)
@@ -90,7 +92,9 @@ class _Chunk:
         self.queue_offsets = np.empty(record_count, np.int64)
         self.run_ids = np.empty(record_count, np.int32)
         self.runs = np.empty((run_count, scankernel.RUN_FIELDS), np.int64)
-        self.arena = np.empty(_ARENA_BYTES, np.uint8)
+        # memory that one step of many touches and frees is cleared by the kernel each time
+        arena = _ARENA_BYTES if extras.multi_dispatch else min(size + _LONGEST_NAME, _ARENA_BYTES)
+        self.arena = np.empty(arena, np.uint8)
         self.slots = np.full(2 * run_count, -1, np.int32)
         self.details = self.keys = self.unusable = None
         if extras.details:
@@ -202,8 +206,8 @@ def scan(
     raises CommitLogDataLossError, or gives a BadRange without ``fail_on_data_loss``.
     """
     levels = np.array(delay_levels_ms, np.int64)
-    batch_topics = _joined(sorted(extras.batch_topics))
-    chunk = _Chunk((end - start) // record.MIN_RECORD_LENGTH + 1, extras)
+    batch_topics = _joined(extras.batch_topics)
+    chunk = _Chunk(end - start, extras)
     message_count, unit_count, offset = 0, 0, start
 
     def decode(window: Window, segment: Segment, pos: int, stop: int) -> tuple[int, int]:
@@ -242,8 +246,10 @@ def scan(
     yield ScannedRange(start, offset, end, message_count, last_record_offset, settings, unit_count)
 
 
-def _joined(names: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+@lru_cache(1)
+def _joined(topics: frozenset[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Concatenated names, and the start of each with the end of the last one."""
+    names = sorted(topics)
     bounds = np.cumsum([0, *map(len, names)], dtype=np.int64)
     return np.frombuffer(b"".join(names), np.uint8), bounds
 
@@ -259,19 +265,20 @@ def runs_of(chunk: PackedChunk) -> Iterator[Run]:
     """The runs of a chunk as objects, in order of their first record."""
     units = chunk.units.view(UNIT_DTYPE)
     position = 0
-    for row in chunk.runs:
-        count = int(row[scankernel.RUN_COUNT])
-        topic_start = int(row[scankernel.RUN_TOPIC_START])
-        topic_end = topic_start + int(row[scankernel.RUN_TOPIC_LENGTH])
-        contiguous = bool(row[scankernel.RUN_CONTIGUOUS])
+    topics = chunk.topic_arena.tobytes()
+    for row in chunk.runs.tolist():
+        count, topic_start = row[scankernel.RUN_COUNT], row[scankernel.RUN_TOPIC_START]
+        is_contiguous = row[scankernel.RUN_CONTIGUOUS]
         yield Run(
-            topic=chunk.topic_arena[topic_start:topic_end].tobytes(),
-            queue_id=int(row[scankernel.RUN_QUEUE_ID]),
-            first_physical_offset=int(row[scankernel.RUN_FIRST_OFFSET]),
-            first_queue_offset=int(row[scankernel.RUN_FIRST_QUEUE_OFFSET]),
-            queue_offsets=None if contiguous else chunk.queue_offsets[position : position + count],
+            topic=topics[topic_start : topic_start + row[scankernel.RUN_TOPIC_LENGTH]],
+            queue_id=row[scankernel.RUN_QUEUE_ID],
+            first_physical_offset=row[scankernel.RUN_FIRST_OFFSET],
+            first_queue_offset=row[scankernel.RUN_FIRST_QUEUE_OFFSET],
+            queue_offsets=None
+            if is_contiguous
+            else chunk.queue_offsets[position : position + count],
             units=units[position : position + count],
-            last_store_timestamp=int(row[scankernel.RUN_LAST_STORE_TIMESTAMP]),
+            last_store_timestamp=row[scankernel.RUN_LAST_STORE_TIMESTAMP],
             details=None if chunk.details is None else chunk.details[position : position + count],
         )
         position += count

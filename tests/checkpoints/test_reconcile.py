@@ -24,7 +24,7 @@ from reput.checkpoints.watermark import WatermarkFile
 from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogError, UsageError
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.state.logoffset import offset_json
 from reput.store.state.output import fingerprint
 from reput.store.state.watermark import Watermark

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.streaming.sparkless import running
 from tests.support.golden import tree
 from tests.support.queue_units import queue_units

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail, records
+from reput.store.log.cursor import records
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record, encode
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload

@@ -19,7 +19,7 @@ import pytest
 from reput.store.config import OnQueueGap
 from reput.store.errors import NoSpaceError
 from reput.store.files import LEDGER_FILE, STATE_DIRECTORY, SWAP_JOURNAL_FILE, WATERMARK_FILE
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.streaming.followers import Followers
 from reput.streaming.progress import Progress
 from reput.streaming.sparkless import running

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from reput.store.config import read_store_settings
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.queue import unsynced
 from reput.store.state.built import settings_of
 from reput.store.state.watermark import read_watermark

@@ -19,7 +19,8 @@ from reput.sinks.kafka.transactions import DEFAULT_MAX_MESSAGE_BYTES, KafkaSetti
 from reput.store.config import read_store_settings
 from reput.store.follower import LogFollower
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import BadRange, LogTail, records
+from reput.store.log.cursor import BadRange, records
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm
 from reput.store.rows.rows import message_rows

@@ -19,7 +19,7 @@ import pytest
 
 from reput.store.errors import StoreError
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.queue.batchconsumequeue import BATCH_UNIT_DTYPE
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher

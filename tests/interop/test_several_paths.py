@@ -12,7 +12,7 @@ import pytest
 from reput.store.config import read_store_settings
 from reput.store.errors import ReputError
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import run_dispatcher
 from reput.streaming.progress import Progress

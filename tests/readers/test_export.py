@@ -27,7 +27,7 @@ from reput.store import fsops
 from reput.store.config import read_store_settings
 from reput.store.errors import NoSpaceError, OwnershipError, StoreError
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm
 from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.support.cli import REPUT, ROOT, Call, reput_json, reput_on_terminal

@@ -24,7 +24,7 @@ from reput.sources.commitlogoptions import CommitLogOptions
 from reput.store.config import read_store_settings
 from reput.store.errors import CommitLogDataLossError, CommitLogError, CorruptRecordError
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.rows.rowform import AS_STORED
 from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.readers.stores import LOG_FILE_SIZE, SmallStore

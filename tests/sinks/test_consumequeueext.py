@@ -24,7 +24,8 @@ from reput.store.config import read_store_settings
 from reput.store.errors import NoSpaceError, QueueFileError
 from reput.store.log import java, record
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail, records
+from reput.store.log.cursor import records
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 from tests.sinks.test_consumequeue_faults import run_all
 from tests.support.ext_model import Message, ModelQueuesWithExt, random_log

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from reput.sources.commitlog import CommitLogStreamReader
 from reput.sources.commitlogoptions import CommitLogOptions
 from reput.store.errors import CommitLogDataLossError
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.support.micro_batches import Checkpoint, Rows, Run, some_batches
 from tests.support.rewritten_store import RewrittenStore, old_form

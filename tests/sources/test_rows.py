@@ -20,7 +20,8 @@ from reput.sources.commitlog import CommitLogDataSource
 from reput.store.config import read_store_settings
 from reput.store.log import java
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail, records
+from reput.store.log.cursor import records
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 from reput.store.log.sysflag import SysFlag
 from tests.support.golden import GOLDEN_NAMES

@@ -18,7 +18,7 @@ from reput.checkpoints.agreement import BuiltOutput
 from reput.checkpoints.ownership import Ownership
 from reput.checkpoints.reconcile import make_plan
 from reput.store.errors import StoreError, UsageError
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.runs.dispatch import BatchSettings, DispatchBatch, DispatchCounts
 from reput.store.state.built import settings_of
 from reput.store.state.visible import read_end

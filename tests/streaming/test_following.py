@@ -15,15 +15,20 @@ from typing import Any
 import pytest
 
 from reput.store.config import read_store_settings
-from reput.store.log import cursor
+from reput.store.log import logtail
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 from reput.store.log.status import Status
 from reput.store.runs.dispatch import DispatchBatch, DispatchCounts
 from reput.store.state.logoffset import offset_json
 from reput.streaming import dispatcher, following
-from reput.streaming.following import LOOK_SECONDS, QUIET_LOOK_SECONDS, Following
+from reput.streaming.following import (
+    EARLY_SECONDS,
+    LOOK_SECONDS,
+    QUIET_LOOK_SECONDS,
+    Following,
+)
 from reput.streaming.indexes import Indexes
 from reput.streaming.progress import Progress
 from reput.workload.appender import Appender
@@ -116,7 +121,7 @@ def grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     clock = SimpleNamespace(now=1_000.0)
     virtual = SimpleNamespace(monotonic=lambda: clock.now)
     monkeypatch.setattr(following, "time", virtual)
-    monkeypatch.setattr(cursor, "time", virtual)
+    monkeypatch.setattr(logtail, "time", virtual)
     with Appender(tmp_path / "store", file_size=1 << 16) as broker:
         broker.append(Record(topic=b"T", body=b"first"))
         directories = read_store_settings(tmp_path / "store").commit_log_directories
@@ -187,6 +192,41 @@ def test_a_step_has_the_time_between_two_begins(
         spaces = [later - before for before, later in pairwise(grows.times)]
         assert spaces[:4] == pytest.approx([seconds] * 4)
         assert len(following._FOLLOWING) == others, "what has ended takes no share"
+
+
+@pytest.mark.parametrize("latency_ms", [LATENCY_MS, 2])
+def test_a_burst_is_whole_in_the_step_that_follows_it(
+    grows: Log, monkeypatch: pytest.MonkeyPatch, latency_ms: int
+) -> None:
+    """A look before each step notes the last record, which nothing follows until that step; one
+    that is due sooner than a record is sealed has none."""
+    note, early = LogTail.note_last, list[float]()
+
+    def noted(tail: LogTail) -> None:
+        early.append(grows.clock.now)
+        note(tail)
+
+    monkeypatch.setattr(LogTail, "note_last", noted)
+    end, bursts = grows.broker.end_offset, list[int]()
+    progress = Progress(0, 0, log_end=end)
+    found = grows.following(progress, latency_ms=latency_ms)
+
+    def commit(step: DispatchBatch) -> None:
+        grows.commit(progress, step)
+        if len(bursts) == 5:
+            found.let_go()
+            return
+        grows.append(3)
+        bursts.append(grows.broker.end_offset)
+
+    found.run(commit, lambda: None)
+    if latency_ms == LATENCY_MS:
+        assert [step.end for step in grows.steps[1:]] == bursts
+        spaces = [due - at for at, due in zip(early, grows.times[1:], strict=False)]
+        assert spaces == pytest.approx([EARLY_SECONDS] * len(spaces))
+        assert min(spaces) >= LogTail.SEAL_SECONDS
+    else:
+        assert early == []
 
 
 def test_a_lone_message_is_sealed_by_the_next_look(

@@ -23,7 +23,7 @@ from reput.sources.commitlogoptions import CommitLogOptions
 from reput.store.config import read_store_settings
 from reput.store.errors import StoreError
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 from reput.store.runs.dispatch import DispatchBatch
 from reput.store.runs.packed import unpack

@@ -18,7 +18,7 @@ from reput.store import fsops
 from reput.store.config import read_store_settings
 from reput.store.errors import StoreError, SyncError
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.queue.queuetype import find_batch_topics
 from reput.store.runs.dispatch import DispatchBatch
 from reput.store.runs.packed import read_runs

@@ -16,7 +16,8 @@ import numpy as np
 
 from reput.store.log import record
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail, records
+from reput.store.log.cursor import records
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 from reput.store.queue.consumequeue import UNIT_DTYPE
 from reput.store.runs.dispatch import DETAIL_DTYPE, DispatchBatch, Run

@@ -12,7 +12,8 @@ from deltalake import DeltaTable
 from reput.store.config import read_store_settings
 from reput.store.log import java
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail, records
+from reput.store.log.cursor import records
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

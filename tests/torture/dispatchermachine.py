@@ -26,7 +26,7 @@ from reput.store.errors import (
     StoreError,
     UsageError,
 )
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 from reput.store.state.visible import read_end
 from reput.store.state.watermark import read_watermark

@@ -29,7 +29,8 @@ from hypothesis.stateful import (
 
 from reput.store.log import cursor
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import BadRange, LogTail, records
+from reput.store.log.cursor import BadRange, records
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 from reput.store.log.status import Status
 from tests.crash.work import one_after_another

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from reput.store.log import cursor
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.sparkless import running
 from tests.support.small_store import SmallStore

@@ -14,7 +14,7 @@ from reput.checkpoints.agreement import BuiltOutput
 from reput.checkpoints.reconcile import make_plan
 from reput.checkpoints.spark_checkpoint import pin_start, rewind
 from reput.store.files import SPARK_START_FILE
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.state.logoffset import offset_json
 from reput.store.state.watermark import Watermark, read_watermark
 from tests.support.derived_output import DerivedOutput

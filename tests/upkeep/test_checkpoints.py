@@ -22,7 +22,7 @@ from reput.checkpoints.keptstate import KeptState, list_kept
 from reput.checkpoints.ownership import Ownership
 from reput.checkpoints.rewind import Target
 from reput.store.errors import CommitLogError, OwnershipError, StoreError, UsageError
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.state.storecheckpoint import StoreCheckpoint
 from reput.store.state.watermark import read_watermark
 from reput.streaming.config import DispatcherConfig

@@ -10,7 +10,7 @@ import pytest
 from reput.checkpoints.rewind import Target
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 from reput.store.state.output import end_of_output
 from reput.upkeep.checkpoints import check, read_positions, rewind, spark_directory_of

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from reput.store.errors import OwnershipError, StoreError
 from reput.store.log.appender import now_ms
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail, records
+from reput.store.log.cursor import records
+from reput.store.log.logtail import LogTail
 from reput.store.log.properties import PROPERTY_CRC_SIZE, property_crc_tail
 from reput.store.log.record import Record
 from reput.store.log.sysflag import SysFlag

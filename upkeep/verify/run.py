@@ -16,7 +16,7 @@ from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogError, OutputError, StoreError, UsageError
 from reput.store.files import CONSUME_QUEUE_EXT_DIRECTORY, STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import SIZE_MAGIC_LENGTH
 from reput.store.state.built import record_build
 from reput.store.state.output import check_is_output

@@ -21,7 +21,7 @@ from reput.checkpoints.ownership import is_owner
 from reput.store.errors import ReputError, error_text
 from reput.store.files import WATERMARK_FILE
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.state.ledger import LedgerCounter
 from reput.store.state.visible import EndReader
 from reput.store.state.watermark import Watermark, WatermarkReader

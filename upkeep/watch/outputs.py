@@ -23,7 +23,7 @@ from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import ReputError, StoreError, error_text
 from reput.store.files import STATE_DIRECTORY, WATERMARK_FILE
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.queue.consumequeue import QueueKey
 from reput.store.queue.kinds import QueueKind, list_all_queues
 from reput.store.queue.view import QueueView, open_view

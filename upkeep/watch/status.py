@@ -18,7 +18,8 @@ from reput.store.brokerlock import broker_pid
 from reput.store.config import StoreSettings
 from reput.store.files import STATE_DIRECTORY
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail, Window, records, walk
+from reput.store.log.cursor import Window, records, walk
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 from reput.store.queue.kinds import list_all_queues
 from reput.store.queue.topics import check_topics

@@ -17,7 +17,8 @@ import pytest
 
 from reput.store.log import record
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import BadRange, LogTail, records
+from reput.store.log.cursor import BadRange, records
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 from tests.support import wire
 

@@ -6,7 +6,8 @@ import random
 from pathlib import Path
 
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import BadRange, LogTail, records
+from reput.store.log.cursor import BadRange, records
+from reput.store.log.logtail import LogTail
 from reput.store.log.places import last_record_before, pass_over
 from reput.store.log.status import Status
 from tests.support.damage import damage

@@ -20,7 +20,8 @@ from reput.store.errors import QueueFileError
 from reput.store.files import CONSUME_QUEUE_EXT_DIRECTORY
 from reput.store.log import java, record
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail, records
+from reput.store.log.cursor import records
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 from reput.store.queue import consumequeueext
 from reput.store.queue.consumequeueext import (

@@ -14,7 +14,7 @@ import pytest
 from reput.store.config import read_store_settings
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.compression import MAX_INFLATED_BYTES
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS
 from reput.store.log.systemtopics import is_system_topic
 from reput.store.rows.rowform import AS_STORED, DEFAULT_FORM, RowForm

@@ -22,7 +22,8 @@ import pytest
 from reput.store.errors import CommitLogDataLossError, CorruptRecordError
 from reput.store.log import cursor
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail, Window
+from reput.store.log.cursor import Window
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import DEFAULT_DELAY_LEVELS_MS
 from reput.store.log.sysflag import SysFlag
 from reput.store.queue.consumequeue import UNIT_DTYPE

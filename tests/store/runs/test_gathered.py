@@ -20,6 +20,7 @@ from reput.store.log import cursor, properties, record
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange
 from reput.store.log.lightqueues import light_queues
+from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 from reput.store.log.status import Status
 from reput.store.log.sysflag import SysFlag
@@ -140,7 +141,7 @@ def test_a_scan_gathers_what_the_plain_rules_give(
     monkeypatch.setattr(scan, "CHUNK_RECORDS", chunk_records)
     monkeypatch.setattr(scan, "MIN_LIST_ROOM", chunk_records)
     log = drawn_log(tmp_path, random.Random(seed), 600)
-    end = cursor.LogTail(log).settled()
+    end = LogTail(log).settled()
     batch = scan.scan_in_one_piece(
         log, 0, end,
         delay_levels_ms=record.DEFAULT_DELAY_LEVELS_MS, verify_crc=True,
@@ -175,7 +176,7 @@ def test_no_key_is_taken_twice_where_a_chunk_is_full(
     monkeypatch.setattr(scan, "CHUNK_RECORDS", 50)
     monkeypatch.setattr(scan, "RECORDS_PER_RUN", 0)
     log = drawn_log(tmp_path, random.Random(seed), 400)
-    end = cursor.LogTail(log).settled()
+    end = LogTail(log).settled()
     batch = scan.scan_in_one_piece(
         log, 0, end,
         delay_levels_ms=record.DEFAULT_DELAY_LEVELS_MS, verify_crc=False, extras=Wanted(index=True),

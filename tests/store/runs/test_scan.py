@@ -20,7 +20,7 @@ import pytest
 from reput.store.config import read_store_settings
 from reput.store.log import cursor
 from reput.store.log.commitlog import CommitLog
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.runs import scan
 from reput.store.runs.dispatch import Wanted
 

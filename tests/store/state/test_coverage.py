@@ -12,7 +12,7 @@ import pytest
 
 from reput.store.brokerlock import BrokerLock
 from reput.store.config import read_store_settings
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.state import coverage
 from reput.store.state.coverage import Coverage, Messages, read_coverage
 from tests.support import wire

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.state.watermark import read_watermark
 from reput.streaming.sparkless import running
 from reput.upkeep.verify.difference import Damage

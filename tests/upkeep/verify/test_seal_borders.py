@@ -12,7 +12,7 @@ import pytest
 
 from reput.store import fsops
 from reput.store.config import OnQueueGap, read_store_settings
-from reput.store.log.cursor import LogTail
+from reput.store.log.logtail import LogTail
 from reput.store.runs.dispatch import DispatchBatch
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.sparkless import Running, running
