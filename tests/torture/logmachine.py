@@ -27,7 +27,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from reput.store.log import cursor
+from reput.store.log import logtail
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange, records
 from reput.store.log.logtail import LogTail
@@ -320,7 +320,7 @@ def polled(tail: LogTail, start: int) -> int:
 @contextmanager
 def _without_waits() -> Iterator[None]:
     with one_after_another() as patch:
-        patch.setattr(cursor, "time", Clock())
+        patch.setattr(logtail, "time", Clock())
         yield
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from reput.store.log import cursor
+from reput.store.log import logtail
 from reput.store.log.logtail import LogTail
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.sparkless import running
@@ -134,12 +134,12 @@ def random_log(rng: random.Random) -> PlainLog:
 
 @contextmanager
 def _simulated(clock: Time) -> Iterator[None]:
-    before = cursor.time
-    cursor.time = clock  # type: ignore[assignment]
+    before = logtail.time
+    logtail.time = clock  # type: ignore[assignment]
     try:
         yield
     finally:
-        cursor.time = before
+        logtail.time = before
 
 
 def _retain(rng: random.Random, directory: Path) -> int:
