@@ -7,17 +7,15 @@ import inspect
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
 from reput.cli import completion
 from reput.cli.render import print_note, when_ready
 from reput.cli.texts import counted, time_text
-from reput.sources.options import parse_size
+from reput.sources.options import iso_time_ms, parse_size
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.errors import UsageError
 from reput.store.flags import CLIENTS_PANEL, DAMAGE_PANEL, STORE_PANEL, Flag, flags_of
@@ -33,8 +31,6 @@ _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_4
 _MILLISECONDS = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
 _SECONDS_DIGITS = 10
 """A number of this many digits is seconds since the epoch: as ms it would be a day of 1970."""
-_EPOCH = datetime.fromtimestamp(0, UTC)
-LOCAL = "local"
 
 TIME_FORMS = (
     "2026-01-31T12:30Z, 2026-01-31T12:30+08:00, '2026-01-31T12:30 Europe/Berlin' (or local), "
@@ -79,23 +75,11 @@ def time_option_ms(name: str, text: str) -> int:
     if ago:
         return time.time_ns() // 1_000_000 - duration_option_ms(name, ago[0])
     try:
-        moment = _moment(text)
-    except (ValueError, OSError, OverflowError, ZoneInfoNotFoundError) as error:
+        return iso_time_ms(text)
+    except ValueError as error:
         # what begins with a minus would be an option in an argument's place
         forms = TIME_FORMS if name.startswith("-") else TIME_FORMS.replace("-1h", "1h")
         raise UsageError(f"{name} is {text!r}; it must be one of {forms}") from error
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
-
-
-def _moment(text: str) -> datetime:
-    stated, _, zone = text.rpartition(" ")
-    if not zone[:1].isalpha():
-        moment = datetime.fromisoformat(text)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    moment = datetime.fromisoformat(stated)
-    if moment.tzinfo:
-        raise ValueError("two zones")
-    return moment.astimezone() if zone == LOCAL else moment.replace(tzinfo=ZoneInfo(zone))
 
 
 def optional_time_ms(name: str, text: str | None) -> int | None:

@@ -37,14 +37,15 @@ COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
            "default), `resume` (the smallest maxPhysicOffset of the store's queues) or a physical "
            "offset at which a record starts"),
     Option("startingTimestamp", None, timestamp_ms, "both",
-           "begin at the first record with this storeTimestamp (ms) or a later one; overrides "
-           "`startingOffsets`"),
+           "begin at the first record with this storeTimestamp or a later one: ms since the epoch, "
+           "or an ISO 8601 time, in UTC unless it names a zone; overrides `startingOffsets`"),
     Option("startingOffsetsByTimestampStrategy", "error", one_of("error", LATEST), "both",
            "if no record has that storeTimestamp or a later one: `error`, or begin at `latest`"),
     Option("endingOffsets", None, offset_or(LATEST), "batch",
            "where to end, exclusive: `latest` or a physical offset at which a record starts"),
     Option("endingTimestamp", None, timestamp_ms, "batch",
-           "end before the first record with this storeTimestamp (ms) or a later one"),
+           "end before the first record with this storeTimestamp or a later one, in the same "
+           "forms"),
     Option("initialOffsetPath", None, non_empty, "stream",
            "a file in which the first start is kept, so that a `latest` or timestamp start does "
            "not move when Spark repeats batch 0; put it beside the checkpoint"),

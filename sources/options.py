@@ -8,14 +8,18 @@ import glob
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from reput.store.errors import UsageError
 from reput.store.rows.rowform import RowForm
 
 EARLIEST, LATEST = "earliest", "latest"
+LOCAL_ZONE = "local"
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _SIZE = re.compile(r"([0-9]{1,15})([kmgt]?)b?\Z", re.ASCII | re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -36,11 +40,40 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def iso_time_ms(text: str) -> int:
+    """Parse an ISO 8601 time, in UTC unless it names a zone by its offset, or after a blank by its
+    name, or ``local``, into milliseconds since the epoch. Raises ValueError."""
+    stated, _, zone = text.rpartition(" ")
+    try:
+        if not zone[:1].isalpha():
+            moment = datetime.fromisoformat(text)
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        else:
+            moment = datetime.fromisoformat(stated)
+            if moment.tzinfo:
+                raise ValueError("two zones")
+            local = zone == LOCAL_ZONE
+            moment = moment.astimezone() if local else moment.replace(tzinfo=ZoneInfo(zone))
+        return (moment - _EPOCH) // timedelta(milliseconds=1)
+    except (OSError, OverflowError, ZoneInfoNotFoundError) as error:
+        raise ValueError(str(error)) from error
+
+
 def timestamp_ms(text: str) -> int:
-    """Parse milliseconds since the epoch. Raises ValueError."""
-    if not re.fullmatch(r"[0-9]{1,15}", text.strip(), re.ASCII):
-        raise ValueError("must be milliseconds since the epoch")
-    return int(text)
+    """Parse milliseconds since the epoch, or an ISO 8601 time from then on (``iso_time_ms``).
+    Raises ValueError."""
+    text = text.strip()
+    if re.fullmatch(r"[0-9]{1,15}", text, re.ASCII):
+        return int(text)
+    try:
+        if (found := iso_time_ms(text)) >= 0:
+            return found
+    except ValueError:
+        pass
+    raise ValueError(
+        "must be milliseconds since the epoch, or a time such as 2026-01-31T12:30Z, "
+        "2026-01-31T12:30+08:00 or '2026-01-31T12:30 Europe/Berlin' (or local)"
+    )
 
 
 def boolean(text: str) -> bool:

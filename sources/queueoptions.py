@@ -141,20 +141,21 @@ CONSUME_QUEUE_OPTIONS: tuple[Option, ...] = (
            "`{\"topic\": {\"0\": 23, \"1\": -2}}`; -2 is earliest, -1 latest. A queue that comes "
            "later is read from its beginning"),
     Option("startingTimestamp", None, timestamp_ms, "both",
-           "begin in each queue at the first message with this storeTimestamp (ms) or a later one; "
-           "overrides `startingOffsetsByTimestamp`, which overrides `startingOffsets`"),
+           "begin in each queue at the first message with this storeTimestamp or a later one: ms "
+           "since the epoch, or an ISO 8601 time, in UTC unless it names a zone; overrides "
+           "`startingOffsetsByTimestamp`, which overrides `startingOffsets`"),
     Option("startingOffsetsByTimestamp", None, parse_offsets, "both",
            "the same by queue: `{\"topic\": {\"0\": 1700000000000}}`"),
     _SHARED["startingOffsetsByTimestampStrategy"],
     Option("endingOffsets", None, _offsets_or(LATEST), "batch",
            "where to end, exclusive: `latest` or queue offsets for all queues; -1 is latest"),
     Option("endingTimestamp", None, timestamp_ms, "batch",
-           "end in each queue before the first message with this storeTimestamp (ms) or a later "
-           "one; overrides `endingOffsetsByTimestamp`, which overrides `endingOffsets`"),
+           "end in each queue before the first message with this storeTimestamp or a later one, in "
+           "the same forms; overrides `endingOffsetsByTimestamp`, which overrides `endingOffsets`"),
     Option("endingOffsetsByTimestamp", None, parse_offsets, "batch", "the same by queue"),
     Option("timestampAsOf", None, timestamp_ms, "batch",
-           "read the queues as they were then: without the messages with a later storeTimestamp "
-           "(ms), and whatever follows them in the log"),
+           "read the queues as they were then: without the messages with a later storeTimestamp, "
+           "in the same forms, and whatever follows them in the log"),
     Option("physicalOffsetAsOf", None, _physical_offset, "batch",
            "the same by a physical offset, such as the end of a batch in `reput checkpoints`"),
     _SHARED["initialOffsetPath"],

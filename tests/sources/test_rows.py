@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,10 @@ def test_read_between_offsets_and_times(spark: SparkSession, golden: Callable[[s
     times = sorted({record.store_timestamp for record in found})
     low, high = times[len(times) // 3], times[2 * len(times) // 3]
     frame = read(spark, store, startingTimestamp=low, endingTimestamp=high)
-    assert frame.count() == sum(low <= record.store_timestamp < high for record in found)
+    count = sum(low <= record.store_timestamp < high for record in found)
+    assert frame.count() == count
+    low, high = (datetime.fromtimestamp(at / 1000, UTC).isoformat() for at in (low, high))
+    assert read(spark, store, startingTimestamp=low, endingTimestamp=high).count() == count
 
 
 def test_damaged_range_is_a_row_that_says_why(

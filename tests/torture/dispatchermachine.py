@@ -128,8 +128,10 @@ class DispatcherMachine(LogRules):
             self._acknowledged = -1
 
     def spoil(self, start: int, end: int) -> None:
-        """A change counts where the run has seen the log already."""
-        self._shown = min(self._shown, start)
+        """A change counts where the run has seen the log already. One before the end that readers
+        were shown may bring them back to the watermark: its last record may be another one."""
+        if start < self._shown:
+            self._shown = -1
         if self._running is not None and start < self._seen:
             self._changed.append((start, end))
 
