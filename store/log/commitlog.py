@@ -67,10 +67,17 @@ class CommitLog:
         position = offset - segment.start
         size = min(size, self.segments.file_size - position)
         try:
-            data = os.pread(self.segments.open(segment).fd, size, position)
+            file = self.segments.open(segment)
+            data = os.pread(file.fd, size, position)
+            while len(data) < size:
+                # the file's end, or one of the file systems that answer in parts
+                more = os.pread(file.fd, size - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
         except OSError as error:
             raise _read_error(segment, position, error) from error
-        return data  # shorter at the file's end alone: a read of up to 2 GiB is whole
+        return data
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """Fill ``buffer`` from ``offset`` on, within one file; return the number of bytes read."""

@@ -345,7 +345,7 @@ class QueueFiles(MappedFileQueue):
     ) -> None:
         """Write units at byte ``position``, across files if needed (``write_pieces``)."""
         view = memoryview(data).cast("B")
-        is_one = position % self.file_size + len(view) <= self.file_size
+        is_one = 0 < len(view) <= self.file_size - position % self.file_size
         pieces = ((position, view),) if is_one else self._pieces(position, view)
         self.write_pieces(pieces, root, unsynced)
 

@@ -45,7 +45,8 @@ MAX_CHUNK_RECORDS = 1 << 22
 RECORDS_PER_RUN = 256
 CHUNK_RUNS = 1 << 18
 _ARENA_BYTES = 16 << 20
-_LONGEST_NAME = 1 << 15
+_RECORD_NAMES = 1 << 16
+"""The names of a record's queues are shorter: one is its topic, the others are properties."""
 KEYS_PER_RECORD = 4
 """Room for this many index entries per record; a chunk that has more is packed early."""
 MIN_LIST_ROOM = 1 << 16
@@ -93,8 +94,7 @@ class _Chunk:
         self.run_ids = np.empty(record_count, np.int32)
         self.runs = np.empty((run_count, scankernel.RUN_FIELDS), np.int64)
         # memory that one step of many touches and frees is cleared by the kernel each time
-        arena = _ARENA_BYTES if extras.multi_dispatch else min(size + _LONGEST_NAME, _ARENA_BYTES)
-        self.arena = np.empty(arena, np.uint8)
+        self.arena = np.empty(min(size + _RECORD_NAMES, _ARENA_BYTES), np.uint8)
         self.slots = np.full(2 * run_count, -1, np.int32)
         self.details = self.keys = self.unusable = None
         if extras.details:

@@ -339,8 +339,9 @@ def _add_light(
 
 
 @njit(inline="always")
-def _has_room(parts, size, out, state, unusable):
-    """Whether a record of ``size`` bytes fits with all its light queues.
+def _has_room(parts, names_size, out, state, unusable):
+    """Whether a record fits with all its light queues, of which all names have ``names_size`` bytes
+    at most.
 
     None may be left to the next chunk, because the order within a queue would be lost.
     """
@@ -349,7 +350,7 @@ def _has_room(parts, size, out, state, unusable):
     return (
         state[STATE_COUNT] + needed <= len(offsets)
         and state[STATE_RUNS] + needed <= len(runs)
-        and state[STATE_ARENA] + size <= len(arena)
+        and state[STATE_ARENA] + names_size <= len(arena)
         and state[STATE_UNUSABLE] < len(unusable)
     )
 
@@ -399,7 +400,8 @@ def scan_records(
             lists = _NO_LISTS
             if dispatched:
                 lists = _multi_dispatch(buf, topic, topic_length, props, end, batch_topics)
-            if not _has_room(lists[0], size, out, state, unusable):
+            names_size = topic_length + end - props
+            if not _has_room(lists[0], names_size, out, state, unusable):
                 return FULL, pos
         keys_before = state[STATE_KEYS]
         if keys is not None:

@@ -11,6 +11,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -476,3 +477,20 @@ def test_holes_of_sparse_files_are_known(tmp_path: Path) -> None:
     assert log.next_data(900_000) == size
     assert log.next_data(size + 5) == size + 5
     log.close()
+
+
+def test_a_file_system_that_answers_in_parts_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of the network give fewer bytes than are asked for, long before the file's end."""
+    data = bytes(range(256)) * 4
+    (tmp_path / file_name(0)).write_bytes(data)
+    pread, preadv = os.pread, os.preadv
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: pread(fd, min(size, 100), at))
+    monkeypatch.setattr(os, "preadv", lambda fd, parts, at: preadv(fd, [parts[0][:100]], at))
+    with closing(CommitLog([tmp_path])) as log:
+        buffer = bytearray(900)
+        assert log.read(50, 900) == data[50:950]
+        assert log.read_into(50, memoryview(buffer)) == 900
+        assert buffer == data[50:950]
+        assert log.read(1_000, 900) == data[1_000:]

@@ -18,11 +18,13 @@ import numpy as np
 import pytest
 
 from reput.store.config import read_store_settings
-from reput.store.log import cursor
+from reput.store.log import cursor, properties
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.logtail import LogTail
+from reput.store.log.record import Record
 from reput.store.runs import scan
 from reput.store.runs.dispatch import Wanted
+from reput.workload.appender import Appender
 
 
 def found_by(log: CommitLog, end: int) -> list[tuple[Any, ...]]:
@@ -107,3 +109,25 @@ def test_a_file_that_is_replaced_while_it_is_scanned_is_scanned_to_its_end(
         os.close(fd)
     assert len(held) > len(log.segments.listed)
     assert found == expected
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_large_record_fits_with_all_its_light_queues(tmp_path: Path, *, is_last: bool) -> None:
+    """However large its body is, and where the range ends within it (a forged split does that)."""
+    names = [b"light-%05d" % number for number in range(1_500)]
+    body, offsets = bytes(17 << 20), b",".join(b"%d" % number for number in range(len(names)))
+    lists = {b"INNER_MULTI_DISPATCH": b",".join(names), b"INNER_MULTI_QUEUE_OFFSET": offsets}
+    block = properties.format_block(lists)
+    with Appender(tmp_path, file_size=1 << 26) as broker:
+        first = broker.append(Record(topic=b"T" * 127, body=body, properties=block))
+        start = 0
+        if not is_last:
+            broker.append(Record(topic=b"T" * 127, body=b"small", properties=block))
+        end = broker.end_offset
+    with closing(CommitLog([tmp_path / "commitlog"])) as log:
+        wanted = Wanted(index=True, multi_dispatch=True)
+        found = [*scan.scan(log, start, 1_000 if is_last else end, extras=wanted)]
+    runs = [run for one in found if isinstance(one, scan.PackedChunk) for run in scan.runs_of(one)]
+    assert {run.topic for run in runs} == {b"T" * 127, *names}
+    assert {run.first_physical_offset for run in runs} == {first.physical_offset}
+    assert {len(run) for run in runs} == {1 if is_last else 2}
