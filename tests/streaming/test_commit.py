@@ -17,7 +17,7 @@ import pytest
 from reput.checkpoints.agreement import BuiltOutput
 from reput.checkpoints.ownership import Ownership
 from reput.checkpoints.reconcile import make_plan
-from reput.store.errors import StoreError, UsageError
+from reput.store.errors import OwnershipError, StoreError, UsageError
 from reput.store.log.logtail import LogTail
 from reput.store.runs.dispatch import BatchSettings, DispatchBatch, DispatchCounts
 from reput.store.state.built import settings_of
@@ -194,6 +194,25 @@ def test_what_retention_took_before_it_was_dispatched_is_listed(
     assert ledger(output) == [
         {"physical_offset": end, "end_physical_offset": 2 * FILE_SIZE, "reason": "segment_deleted"}
     ]
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_run_whose_watermark_is_lost_writes_nothing_more(
+    output: Path, store: Path, plain: PlainLog, *, is_gone: bool
+) -> None:
+    """Somebody has removed the file, or another host has emptied the output."""
+    starts = [start for start, _ in plain.spans]
+    with opened(store, output) as run:
+        run.commit(0, starts[20])
+        before = tree(output / "consumequeue")
+        path = output / "reput" / "watermark"
+        if is_gone:
+            path.unlink()
+        else:
+            path.write_bytes(bytes(path.stat().st_size))
+        with pytest.raises(OwnershipError, match="another dispatcher has taken over, or the file"):
+            run.commit(starts[20], starts[40])
+        assert tree(output / "consumequeue") == before
 
 
 def test_damage_is_listed_with_its_bytes(output: Path, store: Path, plain: PlainLog) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from reput.store.runs.dispatch import DispatchCounts
-from reput.streaming.measures import Durations
+from reput.streaming.batchevent import COMMIT, BatchEvent
+from reput.streaming.measures import Durations, Measures
 from reput.streaming.progress import Progress
 
 
@@ -31,3 +34,26 @@ def test_another_attempt_counts_again_what_was_not_durable() -> None:
     progress.note_durable()
     assert (progress.durable_position, progress.end_offset) == (400, 400)
     assert progress.counts.messages == 14
+
+
+def test_the_times_of_a_batch_are_those_of_all_its_pieces() -> None:
+    """A piece that fails counts too, and what other batches took does not."""
+    measures = Measures()
+    measures.stage("write").add(100.0)
+    event = BatchEvent(measures, 7, 0, 10)
+
+    def write(seconds: float, *, fails: bool = False) -> None:
+        with event.step(COMMIT):
+            measures.stage("write").add(seconds)
+            if fails:
+                raise OSError
+
+    write(1.0)
+    write(2.0)
+    with pytest.raises(OSError):
+        write(4.0, fails=True)
+    assert event.stages["write"] == 7.0
+    assert event.stages["sync"] == 0.0
+    commits = measures.stage("commit")
+    assert commits.cumulative[-1] == 3
+    assert event.stages["commit"] == pytest.approx(commits.sum)

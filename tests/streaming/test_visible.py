@@ -113,6 +113,7 @@ def test_readers_see_what_is_not_durable_yet(output: Path, store: Path, plain: P
         run.commit(starts[40], plain.end)
         run.committer.end()
     assert watermark(output).end_offset == seen(output) == plain.end
+    assert not (output / "reput" / "abort").exists(), "what was not durable yet is in the end"
 
 
 def test_nothing_that_was_seen_is_taken_back_by_a_start_after_a_kill(

@@ -158,6 +158,16 @@ def test_a_forged_record_is_not_taken_before_an_undispatchable_one(tmp_path: Pat
     log.close()
 
 
+def test_an_undispatchable_record_at_the_logs_end_is_listed_alone(tmp_path: Path) -> None:
+    """Nothing follows it yet, and the messages that come are not of its range."""
+    plain = wire.PlainLog(FILE_SIZE)
+    plain.append()
+    victim = plain.append(topic=b"SCHEDULE_TOPIC_XXXX", properties=b"DELAY\x01x\x02")
+    log = CommitLog([plain.write(tmp_path / "log")])
+    assert found_items(log, 0, plain.end).bad == [BadRange(victim, plain.end, Status.BAD_PROPERTY)]
+    log.close()
+
+
 def test_an_undispatchable_record_ends_damage_in_any_window(
     tmp_path: Path, window_size: int
 ) -> None:

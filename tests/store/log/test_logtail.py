@@ -127,6 +127,21 @@ def test_an_undispatchable_record_is_sealed_by_its_successor(live: LiveLog) -> N
     assert live.tail.poll() == offset
 
 
+def test_a_noted_record_is_not_sealed_before_its_time(live: LiveLog) -> None:
+    """The poll that seals it must find the bytes that were noted."""
+    live.seal_after(NEVER)
+    sealed = live.plain.end
+    offset, data = live.append(body=b"noted", properties=b"K\x01v\x02")
+    live.store(offset, data)
+    live.tail.note_last()
+    assert live.tail.poll() == sealed
+    live.seal_after(0)
+    live.store(offset + len(data) - 2, b"?")
+    assert live.tail.poll() == sealed, "other bytes than were noted"
+    live.tail.note_last()
+    assert live.tail.poll() == live.plain.end
+
+
 def test_a_successor_seals(live: LiveLog) -> None:
     """However long the clock says: everything before the last record is sealed at once."""
     live.seal_after(NEVER)
