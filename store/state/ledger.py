@@ -231,7 +231,8 @@ def _stays(line: bytes, end_offset: int) -> bool:
 def read_entry(line: bytes) -> LedgerEntry | None:
     """The entry of a line; None for a line that is damaged."""
     try:
-        entry = LedgerEntry(**jsontext.parse(line))
+        # decoded here: json lets halves of surrogates pass, which are no UTF-8
+        entry = LedgerEntry(**jsontext.parse(line.decode()))
     except (ValueError, TypeError):
         return None
     if not all(isinstance(getattr(entry, name), kind) for name, kind in _KINDS.items()):

@@ -390,6 +390,25 @@ def test_the_place_of_a_wrong_line_is_its_byte(ram_path: Path) -> None:
         assert found.position == len(b"".join(lines[:number]))
 
 
+@pytest.mark.parametrize("wrong", [b"\xed\xa0\x80", b"\xff", b"\xc3("])
+def test_a_line_that_is_no_utf8_is_damaged(ram_path: Path, wrong: bytes) -> None:
+    """Python's json takes the half of a surrogate; it is kept as the text of an entry."""
+    log = QueueLog(200)
+    for queue_offset in (0, 7, 3, 20):
+        log.append(queue_offset)
+    setup, settings = built(log, ram_path)
+    path = setup.state / "quarantine.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"reason": "', b'"reason": "' + wrong, 1))
+    assert path.read_bytes() != whole
+    found = verify(settings, setup.root, repair=True).differences
+    assert {(one.kind, one.damage) for one in found} == {("quarantine.jsonl", Damage.LINE)}
+    assert verify(settings, setup.root).differences == ()
+    after = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert [one for one in map(json.loads, whole.splitlines()) if one not in after] == []
+    assert "damaged_ledger_line" in {entry["reason"] for entry in after}
+
+
 def test_a_lost_ledger_of_a_damaged_log_says_what_to_do(ram_path: Path) -> None:
     """Damage to the log that is not listed may be new: nothing is cut for it."""
     log = QueueLog(200)
