@@ -27,6 +27,7 @@ from reput.store.config import OnQueueGap, StoreSettings
 from reput.store.errors import CommitLogError, CorruptRecordError, StoreError
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange
+from reput.store.log.logtail import LogTail
 from reput.store.log.status import Status
 from reput.store.queue.queuetype import check_queue_types
 from reput.store.queue.retention import expired_files, remove_files
@@ -35,7 +36,7 @@ from reput.store.runs.spool import empty_spool
 from reput.store.state.built import record_build
 from reput.store.state.ledger import Ledger, LedgerEntry
 from reput.store.state.movedpositions import moved_queues, warn_of_moved
-from reput.store.state.output import fingerprint, is_same_log
+from reput.store.state.output import fingerprint
 from reput.store.state.storecheckpoint import (
     StoreCheckpoint,
     keeps_logics_physical_offset,
@@ -156,7 +157,8 @@ class Committer:
 
     def _shown(self, durable: Watermark) -> Watermark | None:
         """Return the end that readers of this machine were shown beyond the watermark; None where
-        there is none, or the log is not the one of which it was shown. Units before it stay, and
+        there is none, or the log is not the one of which it was shown (``what_differs``: it may
+        have lost no more than the BLANK before that end). Units before it stay, and
         are written again in place, equal in every byte. Ext units cannot stay: their files are cut
         where a queue is opened, which is at the watermark."""
         shown = self._visible.current
@@ -165,8 +167,9 @@ class Committer:
         if self._indexes.settings.enable_consume_queue_ext:
             return None
         last = shown.last_record_offset
-        is_there = last >= self._log.min_offset and self._log.segments.at(last) is not None
-        return shown if is_there and is_same_log(self._log, shown) else None
+        if last < self._log.min_offset or self._log.segments.at(last) is None:
+            return None
+        return None if what_differs(self._log, LogTail(self._log).settled(), shown) else shown
 
     def _index_begin(self, plan: Plan) -> int:
         """Return the offset from which on the index is complete."""

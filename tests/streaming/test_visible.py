@@ -7,6 +7,7 @@ files. A start under another boot is one whose boot has another name.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -199,6 +200,28 @@ def test_what_a_log_that_was_cut_has_no_more_is_taken_back(
     with opened(store, output):
         assert units(output, "A/0") == starts[:20:2]
         assert seen(output) == watermark(output).end_offset == starts[20]
+
+
+def test_an_end_that_the_log_does_not_reach_is_taken_back(
+    output: Path, store: Path, plain: PlainLog
+) -> None:
+    """The last message before it is there; of the BLANK after it the log has nothing any more,
+    and will have another message in its place."""
+    starts = starts_of(plain)
+    following = next(start for start in starts[22:] if start % plain.file_size == 0)
+    kept = starts.index(following)
+    with opened(store, output, durable_latency_ms=HOUR_MS) as run:
+        run.commit(0, starts[20])
+        run.commit(starts[20], following)
+    assert plain.spans[kept - 1][1] < following == seen(output)
+    plain.cut(plain.spans[kept - 1][1])
+    shutil.rmtree(store / "commitlog")
+    plain.write(store / "commitlog")
+    with opened(store, output) as run:
+        assert units(output, "A/0") == starts[:20:2]
+        assert seen(output) == watermark(output).end_offset == starts[20]
+        run.commit(starts[20], plain.end)
+        assert units(output, "A/0") == starts[:kept:2]
 
 
 def test_an_end_of_another_owner_does_not_count(output: Path, store: Path, plain: PlainLog) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ from reput.store.errors import (
     StoreError,
     UsageError,
 )
+from reput.store.index.indexfile import entry_position, index_key_hash, index_keys
 from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 from reput.store.state.visible import read_end
@@ -39,13 +41,14 @@ from tests.support.plain_walk import PlainWalk
 from tests.support.power_cuts import Disk, mount
 from tests.support.queue_units import queue_units
 from tests.support.recorder import Recorder, Tree
-from tests.support.small_store import expected_of, of_messages
+from tests.support.small_store import ENTRIES, SLOTS, expected_of, of_messages
 from tests.support.sparkless import HOUR_MS, SparkFiles
 from tests.support.wire import PlainLog
 from tests.torture.cases import Case, Kind
 from tests.torture.logmachine import SEEDS, LogRules, polled, run_machine
 
 WATERMARK, VISIBLE = "watermark", "visible"
+INDEX_ENTRY = struct.Struct(">iqii")
 SUFFICIENT = 16
 """Units that must agree with a log that was cut, where more do not (ARCHITECTURE.md)."""
 
@@ -109,8 +112,10 @@ class DispatcherMachine(LogRules):
     @property
     def may_retire(self) -> bool:
         """As above; where nothing is left of a cut, nobody can see that there was one, and a power
-        cut may undo the start that healed it."""
-        return super().may_retire and self._cut_at is None
+        cut may undo the start that healed it. A run that has not come again to what a killed one
+        showed to readers leaves its units, and lists their messages as removed."""
+        is_behind = self._running is not None and self._shown > (self._mark or 0)
+        return super().may_retire and self._cut_at is None and not is_behind
 
     def may_lose(self, end: int) -> bool:
         """As above; a watermark without a last record does not show a cut."""
@@ -125,7 +130,7 @@ class DispatcherMachine(LogRules):
             self._cut_at = end if self._cut_at is None else min(end, self._cut_at)
             self._is_healed = False
             self._recorder.notes.clear()
-            self._acknowledged = -1
+            self._acknowledged = self._shown = -1
 
     def spoil(self, start: int, end: int) -> None:
         """A change counts where the run has seen the log already. One before the end that readers
@@ -321,9 +326,12 @@ class DispatcherMachine(LogRules):
 
     @rule(share=st.integers(0, 100), is_kill=st.booleans(), seed=SEEDS)
     def crash(self, share: int, is_kill: bool, seed: int) -> None:
-        """Kill the process, or cut the power, within the last step or after it."""
+        """Kill the process, or cut the power, within the last step or after it. Where the log has
+        lost what is not acknowledged, a kill comes after it (``_whole_entries``)."""
         operations = len(self._recorder.operations)
         count = self._began + (operations - self._began) * share // 100
+        if is_kill and self._told(count) < self.first:
+            count = operations
         told = self._told(count)
         notes = self._recorder.notes if is_kill else []
         shown = [value for at, kind, value in notes if at <= count and kind == VISIBLE]
@@ -346,9 +354,26 @@ class DispatcherMachine(LogRules):
             self._began = len(self._recorder.operations)
             return
         told = self._told(len(self._recorder.operations))
-        mount(Disk.after(self._recorder).random_image(rng).tree, self._root)
+        image = Disk.after(self._recorder).random_image(rng).tree
+        mount(self._whole_entries(image) if told < self.first else image, self._root)
         self._begin_disk()
         self._acknowledged = told
+
+    def _whole_entries(self, image: Tree) -> Tree:
+        """The image without entries of the index that were written in part. Where the log has lost
+        the message, nothing tells such an entry from another key of the message before it."""
+        walk, found = PlainWalk(self.plain), {}
+        for name, data in image.items():
+            kept = bytearray(data or b"")
+            for number in range(1, ENTRIES) if data and name.startswith("index/") else ():
+                at = entry_position(SLOTS, number)
+                key_hash, offset, _, _ = INDEX_ENTRY.unpack_from(kept, at)
+                record = walk.at(offset) if offset < self.plain.end else None
+                keys = index_keys(record) if isinstance(record, Record) else []
+                if key_hash not in map(index_key_hash, keys):
+                    kept[at : at + INDEX_ENTRY.size] = bytes(INDEX_ENTRY.size)
+            found[name] = None if data is None else bytes(kept)
+        return found
 
     def _check_below(self, mark: int | None) -> None:
         """Readers trust the units below the watermark, at any time; those of a queue of which the
