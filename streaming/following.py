@@ -103,7 +103,7 @@ class Following:
         self._moved = time.monotonic()
         due = 0.0
         try:
-            while not self._letting_go.wait(min(max(0.0, due - time.monotonic()), TEND_SECONDS)):
+            while not self._is_let_go_within(min(max(0.0, due - time.monotonic()), TEND_SECONDS)):
                 began = time.monotonic()
                 if began >= due:
                     pause = self._look(commit)
@@ -115,6 +115,14 @@ class Following:
             _FOLLOWING.discard(self)
             self._runs = False
             self._tell()
+
+    def _is_let_go_within(self, seconds: float) -> bool:
+        """Wait for so long, or until ``let_go`` is called. Between two steps a sleep ends soon
+        enough, and takes two thirds of the CPU time of a timed wait for an event."""
+        if seconds > QUIET_LOOK_SECONDS:
+            return self._letting_go.wait(seconds)
+        time.sleep(seconds)
+        return self._letting_go.is_set()
 
     def _look(self, commit: Callable[[DispatchBatch], None]) -> float | None:
         """Dispatch what has come, up to a step; return the seconds from now to the next look, or

@@ -119,7 +119,11 @@ class Log:
 def grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """A log of two records."""
     clock = SimpleNamespace(now=1_000.0)
-    virtual = SimpleNamespace(monotonic=lambda: clock.now)
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    virtual = SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep)
     monkeypatch.setattr(following, "time", virtual)
     monkeypatch.setattr(logtail, "time", virtual)
     with Appender(tmp_path / "store", file_size=1 << 16) as broker:

@@ -326,12 +326,9 @@ class DispatcherMachine(LogRules):
 
     @rule(share=st.integers(0, 100), is_kill=st.booleans(), seed=SEEDS)
     def crash(self, share: int, is_kill: bool, seed: int) -> None:
-        """Kill the process, or cut the power, within the last step or after it. Where the log has
-        lost what is not acknowledged, a kill comes after it (``_whole_entries``)."""
+        """Kill the process, or cut the power, within the last step or after it."""
         operations = len(self._recorder.operations)
         count = self._began + (operations - self._began) * share // 100
-        if is_kill and self._told(count) < self.first:
-            count = operations
         told = self._told(count)
         notes = self._recorder.notes if is_kill else []
         shown = [value for at, kind, value in notes if at <= count and kind == VISIBLE]
@@ -349,19 +346,22 @@ class DispatcherMachine(LogRules):
     def _came_back(self, everything: Tree, rng: random.Random | None) -> None:
         """Lay the disk: after a kill everything, which may be lost still."""
         if rng is None:
-            mount(everything, self._root, same_boot=True)
+            mount(self._whole_entries(everything), self._root, same_boot=True)
             self._recorder.__enter__()
             self._began = len(self._recorder.operations)
             return
         told = self._told(len(self._recorder.operations))
         image = Disk.after(self._recorder).random_image(rng).tree
-        mount(self._whole_entries(image) if told < self.first else image, self._root)
+        mount(self._whole_entries(image), self._root)
         self._begin_disk()
         self._acknowledged = told
 
     def _whole_entries(self, image: Tree) -> Tree:
-        """The image without entries of the index that were written in part. Where the log has lost
-        the message, nothing tells such an entry from another key of the message before it."""
+        """The image; where the log has lost its front, without entries of the index that were
+        written in part. Their offsets may be 0, and nothing tells such an entry from one of a
+        message that is gone."""
+        if self.first == 0:
+            return image
         walk, found = PlainWalk(self.plain), {}
         for name, data in image.items():
             kept = bytearray(data or b"")
