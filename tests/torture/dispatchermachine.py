@@ -114,8 +114,8 @@ class DispatcherMachine(LogRules):
         """As above; where nothing is left of a cut, nobody can see that there was one, and a power
         cut may undo the start that healed it. A run that has not come again to what a killed one
         showed to readers leaves its units, and lists their messages as removed."""
-        is_behind = self._running is not None and self._shown > (self._mark or 0)
-        return super().may_retire and self._cut_at is None and not is_behind
+        lags = self._running is not None and self._shown > (self._mark or 0)
+        return super().may_retire and self._cut_at is None and not lags
 
     def may_lose(self, end: int) -> bool:
         """As above; a watermark without a last record does not show a cut."""
