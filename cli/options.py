@@ -19,7 +19,6 @@ from reput.sources.options import iso_time_ms, parse_size
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.errors import UsageError
 from reput.store.flags import CLIENTS_PANEL, DAMAGE_PANEL, STORE_PANEL, Flag, flags_of
-from reput.store.follower import FollowerTarget
 from reput.store.log.compression import MAX_INFLATED_BYTES
 from reput.store.rows.rowform import RowForm
 from reput.store.state.built import index_flags, settings_of
@@ -285,34 +284,6 @@ def note_internal(left_out: int) -> None:
         print_note(f"{counted_records} left out; --include-internal takes them as well")
 
 
-def delta_followers(
-    delta: Delta = None,
-    delta_schema: DeltaSchema = None,
-    delta_store_id: DeltaStoreId = None,
-    delta_interval: DeltaInterval = "10s",
-) -> Callable[[str | None, RowForm], tuple[FollowerTarget, ...]]:
-    """Return a function for the Delta followers that the options ask for: of the only store (None),
-    or of one of several, by its name. Both raise UsageError."""
-    interval_seconds = duration_option_ms("--delta-interval", delta_interval) / 1000
-    if delta is None:
-        if delta_schema is not None or delta_store_id is not None:
-            raise UsageError("--delta-schema and --delta-store-id need --delta URL")
-        return lambda _name, _form: ()
-    from reput.sinks.delta.jsonbody import JsonColumns  # noqa: PLC0415
-    from reput.sinks.delta.table import DeltaTarget  # noqa: PLC0415
-
-    columns = JsonColumns.read(delta_schema) if delta_schema is not None else None
-
-    def targets(name: str | None, form: RowForm) -> tuple[FollowerTarget, ...]:
-        if name is None:
-            return (DeltaTarget(delta, columns, delta_store_id, interval_seconds, form),)
-        if delta_store_id is not None:
-            raise UsageError("--delta-store-id is for one store; leave it out with --stores")
-        return (DeltaTarget(f"{delta.rstrip('/')}/{name}", columns, None, interval_seconds, form),)
-
-    return targets
-
-
 def spark_conf(name: str, pairs: list[str]) -> dict[str, str]:
     """Return the Spark settings in texts of the form ``spark.KEY=VALUE``; the last of a key counts.
     Raises UsageError naming the option."""
@@ -339,7 +310,7 @@ _READERS: Mapping[str, _Reader] = {
 }
 """By the kind of the value; any other is as typer makes it of the field's type."""
 SETTINGS, DAMAGE, CLIENTS = STORE_PANEL, DAMAGE_PANEL, CLIENTS_PANEL
-DELTA, KAFKA = "Delta table", "Kafka"
+DELTA, ICEBERG, KAFKA = "Delta table", "Iceberg table", "Kafka"
 METRICS, ROWS = "Metrics", "Rows of messages"
 """Panels of ``--help``; each aligns its own columns, so that names fit into 80 columns."""
 
@@ -414,30 +385,6 @@ AsOf = Annotated[
     value("MOMENT", "Read everything as it was then: a time, `offset:N` of the log, or the end of "
           "`batch:N` of Spark's checkpoint.", "--as-of"),
 ]  # fmt: skip
-Delta = Annotated[
-    str | None,
-    value("URL", "Also write a row per message to this Delta table, a path or an `s3://` URL.",
-          panel=DELTA),
-]  # fmt: skip
-DeltaSchema = Annotated[
-    Path | None,
-    value(
-        "FILE", "TOML or JSON file that names the columns to take from JSON bodies.", panel=DELTA
-    ),
-]
-DeltaStoreId = Annotated[
-    str | None,
-    value("ID", "The store's name in a table that several stores share or that outlives OUTPUT.",
-          panel=DELTA),
-]  # fmt: skip
-DeltaInterval = Annotated[
-    str,
-    value(
-        "TIME",
-        "Commit to the table at most this often, or earlier once 256 MiB of log are waiting.",
-        panel=DELTA,
-    ),
-]
 FailOnDataLoss = Annotated[
     bool,
     flag(

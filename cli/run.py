@@ -13,6 +13,7 @@ from reput.cli import options, render, severalstores, texts
 from reput.cli.clientoptions import address, client_settings, note_ready, warn_if_open
 from reput.cli.kafkaoptions import KafkaStoreId, kafka_followers
 from reput.cli.printer import Result, printed
+from reput.cli.tableoptions import Targets, delta_followers, iceberg_followers
 from reput.serving.config import ServerConfig, is_loopback
 from reput.store.errors import UsageError
 from reput.store.follower import FollowerTarget
@@ -64,7 +65,8 @@ MetricsQueues = Annotated[
 @options.with_options(
     settings=options.dispatcher_fields("run"),
     flags=options.run_flags,
-    delta=options.delta_followers,
+    delta=delta_followers,
+    iceberg=iceberg_followers,
     kafka=kafka_followers,
     form=options.row_form,
     clients=client_settings,
@@ -79,7 +81,8 @@ def run(
     *,
     settings: dict[str, Any],
     flags: dict[str, Any],
-    delta: Callable[[str | None, RowForm], tuple[FollowerTarget, ...]],
+    delta: Targets,
+    iceberg: Targets,
     serve: Annotated[
         str | None,
         options.value(
@@ -111,7 +114,7 @@ def run(
     fields = {**settings, "flags": flags, **dispatcher}
     if several is None:
         root = store or Path()
-        followers = _followers(None, delta, kafka, form)
+        followers = _followers(None, (delta, iceberg), kafka, form)
         config = DispatcherConfig(root, output or root, **fields, followers=followers)
         if dry_run:
             yield _start(config)
@@ -129,7 +132,7 @@ def run(
     def configured(root: Path, output: Path, number: int) -> DispatcherConfig:
         # all may catch up at once, each with two batches in memory
         share = {"max_bytes_per_trigger": max(1, fields["max_bytes_per_trigger"] // number)}
-        followers = _followers(output.name, delta, kafka, form)
+        followers = _followers(output.name, (delta, iceberg), kafka, form)
         return DispatcherConfig(root, output, **fields | share, followers=followers)
 
     once = fields.get("once", False)
@@ -158,17 +161,17 @@ def _start(config: DispatcherConfig) -> Result:
 
 def _followers(
     name: str | None,
-    delta: Callable[[str | None, RowForm], tuple[FollowerTarget, ...]],
+    tables: Sequence[Targets],
     kafka: Callable[[RowForm], tuple[FollowerTarget, ...]],
     form: RowForm,
 ) -> tuple[FollowerTarget, ...]:
     """Return the followers of one of several stores, or of the only one (None). Raises
     UsageError."""
-    followers = delta(name, form) + kafka(form)
+    followers = *(target for targets in tables for target in targets(name, form)), *kafka(form)
     if not followers and form != DEFAULT_FORM:
         raise UsageError(
-            "--include-internal, --no-inflate-bodies and --max-inflated-bytes need --delta or "
-            "--kafka"
+            "--include-internal, --no-inflate-bodies and --max-inflated-bytes need --delta, "
+            "--iceberg or --kafka"
         )
     return followers
 

@@ -21,6 +21,7 @@ _PHRASES = {
 _FLAGS = {
     "Appender.file_size": "--commitlog-file-size",
     "DeltaTarget.store_id": "--delta-store-id",
+    "IcebergTarget.store_id": "--iceberg-store-id",
     "KafkaArrivalsTarget.topic": "--kafka-arrivals",
     "KafkaSettings.max_message_bytes": "--kafka-max-message-bytes",
     "KafkaSettings.store_id": "--kafka-store-id",

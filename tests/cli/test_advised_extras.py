@@ -19,6 +19,16 @@ COMMANDS = {
     "duckdb": ["sql", "STORE", "select 1"],
     "kafka": ["run", "STORE", "--output", "OUTPUT", "--kafka", "127.0.0.1:1"],
     "deltalake": ["run", "STORE", "--output", "OUTPUT", "--delta", "TABLE"],
+    "pyiceberg": [
+        "run",
+        "STORE",
+        "--output",
+        "OUTPUT",
+        "--iceberg",
+        "a.b.c",
+        "--iceberg-config",
+        "CATALOGS",
+    ],
     "prometheus_client": ["run", "STORE", "--output", "OUTPUT", "--metrics-port", "0"],
     "prometheus_client, read": ["top", "STORE", "--metrics", "9464"],
     "yaml": ["serve", "STORE", "--acl", "RULES"],
@@ -40,7 +50,9 @@ def test_an_extra_that_is_missing(
     small.append()
     small.write()
     (tmp_path / "RULES").write_text("accounts: []")
-    paths = {name: tmp_path / name for name in ("STORE", "OUTPUT", "TABLE", "RULES")}
+    (tmp_path / "CATALOGS").write_text("[a]\ntype = 'sql'\nuri = 'sqlite://'\n")
+    names = "STORE", "OUTPUT", "TABLE", "RULES", "CATALOGS"
+    paths = {name: tmp_path / name for name in names}
     with monkeypatch.context() as changed:
         changed.setitem(sys.modules, module, None)
         done = call(*(paths.get(word, word) for word in words))

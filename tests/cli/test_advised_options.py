@@ -19,9 +19,9 @@ from tests.support.cli import Call
 from tests.support.derived_output import DerivedOutput
 
 Words = Sequence[object]
-STORE, OUTPUT, ALL, NEW = "STORE", "OUTPUT", "ALL", "NEW"
-"""Stand for the store, an output of it, the directory that holds this by the store's name, and a
-directory that does not exist."""
+STORE, OUTPUT, ALL, NEW, CATALOGS = "STORE", "OUTPUT", "ALL", "NEW", "CATALOGS"
+"""Stand for the store, an output of it, the directory that holds this by the store's name, a
+directory that does not exist, and a file of Iceberg catalogs."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ LIST = ("checkpoints", "list", STORE)
 REWIND = ("checkpoints", "rewind", STORE, "--output", OUTPUT)
 RUN = ("run", STORE, "--output", OUTPUT, "--dry-run")
 KAFKA = (*RUN, "--kafka", "127.0.0.1:1")
+ICEBERG = ("--iceberg", "lake.db.t", "--iceberg-config", CATALOGS)
 TIMES = "2026-01-31T12:30Z, 2026-01-31T12:30+08:00, '2026-01-31T12:30 Europe/Berlin' (or local)"
 CALLS = (
     Case(("get", STORE), "give TOPIC, QUEUE and OFFSET", [("get", STORE, "Topic", 0, 0)]),
@@ -223,9 +224,19 @@ CALLS = (
     ),
     Case(
         (*RUN, "--include-internal"),
-        "need --delta or --kafka",
-        [(*RUN, "--include-internal", "--delta", NEW), (*KAFKA, "--include-internal")],
+        "need --delta, --iceberg or --kafka",
+        [
+            (*RUN, "--include-internal", "--delta", NEW),
+            (*RUN, "--include-internal", *ICEBERG),
+            (*KAFKA, "--include-internal"),
+        ],
     ),
+    Case(
+        (*RUN, "--iceberg-store-id", "a"),
+        "need --iceberg CATALOG.NAMESPACE.TABLE",
+        [(*RUN, "--iceberg-store-id", "a", *ICEBERG)],
+    ),
+    Case((*RUN, "--iceberg", "lake.db.t"), "needs --iceberg-config FILE", [(*RUN, *ICEBERG)]),
     Case(
         (*RUN, "--delta", NEW, "--no-inflate-bodies", "--max-inflated-bytes", "1m"),
         "give --no-inflate-bodies or --max-inflated-bytes",
@@ -403,7 +414,9 @@ def place(ram_path: Path) -> dict[str, Path]:
     output = DerivedOutput(store, ram_path / "all" / store.name)
     output.start()
     shutil.copytree(output.root / "index", store / "index", dirs_exist_ok=True)
-    return {STORE: store, OUTPUT: output.root, ALL: output.root.parent}
+    catalogs = ram_path / "catalogs.toml"
+    catalogs.write_text(f'[lake]\ntype = "sql"\nuri = "sqlite:///{ram_path}/lake.db"\n')
+    return {STORE: store, OUTPUT: output.root, ALL: output.root.parent, CATALOGS: catalogs}
 
 
 @pytest.mark.usefixtures("spark")

@@ -350,6 +350,24 @@ def test_what_to_do_where_nothing_is_found(golden: Callable[[str], Path], call: 
         assert_one_line(call(*arguments), 1, part)
 
 
+def test_iceberg_options_that_do_not_fit(
+    golden: Callable[[str], Path], tmp_path: Path, call: Call
+) -> None:
+    """No table, no catalog, one that cannot be used, a name that is none."""
+    catalogs = tmp_path / "catalogs.toml"
+    catalogs.write_text('[lake]\ntype = "hadoop"\n', "utf-8")
+    table = ("--iceberg", "lake.db.t")
+    for arguments, parts in (
+        (("--iceberg-config", catalogs), ("need --iceberg CATALOG.NAMESPACE.TABLE",)),
+        (("--iceberg-store-id", "a"), ("need --iceberg CATALOG.NAMESPACE.TABLE",)),
+        (table, ("--iceberg-config FILE",)),
+        ((*table, "--iceberg-config", catalogs), (str(catalogs), "rest or sql", "two writers")),
+        (("--iceberg", "t", "--iceberg-config", catalogs), ("'t'",)),
+        ((*table, "--iceberg-interval", "soon"), ("--iceberg-interval", "soon")),
+    ):
+        assert_one_line(call("run", golden("plain"), "--once", *arguments), 2, *parts)
+
+
 def test_delta_options_that_do_not_fit(
     golden: Callable[[str], Path], tmp_path: Path, call: Call
 ) -> None:
@@ -360,8 +378,8 @@ def test_delta_options_that_do_not_fit(
         (("--delta-schema", columns), ("--delta URL",)),
         (("--delta", tmp_path / "t", "--delta-schema", columns), (str(columns), "money", "double")),
         (("--delta", tmp_path / "t", "--delta-interval", "soon"), ("--delta-interval", "soon")),
-        (("--include-internal",), ("--include-internal", "need --delta or --kafka")),
-        (("--max-inflated-bytes", "1m"), ("--max-inflated-bytes", "need --delta or --kafka")),
+        (("--include-internal",), ("--include-internal", "need --delta, --iceberg or")),
+        (("--max-inflated-bytes", "1m"), ("--max-inflated-bytes", "need --delta, --iceberg or")),
         (
             ("--delta", tmp_path / "t", "--no-inflate-bodies", "--max-inflated-bytes", "1m"),
             ("not both",),

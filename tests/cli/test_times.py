@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from reput.cli import texts
-from reput.cli.options import delta_followers, time_option_ms
+from reput.cli.options import time_option_ms
+from reput.cli.tableoptions import delta_followers, iceberg_followers
 from reput.sinks.delta.table import DeltaTarget
 from reput.store.errors import UsageError
 from reput.store.rows.rowform import DEFAULT_FORM
@@ -111,8 +112,13 @@ def test_what_is_no_time(text: str) -> None:
 @pytest.mark.parametrize("name", [None, "one-of-several"])
 @pytest.mark.parametrize(("text", "seconds"), [("250ms", 0.25), ("10s", 10.0), ("2m", 120.0)])
 def test_a_table_is_committed_to_at_the_interval_that_was_given(
-    name: str | None, text: str, seconds: float
+    tmp_path: Path, name: str | None, text: str, seconds: float
 ) -> None:
     (target,) = delta_followers("table", delta_interval=text)(name, DEFAULT_FORM)
     assert isinstance(target, DeltaTarget)
     assert target.interval_seconds == seconds
+    catalogs = tmp_path / "catalogs.toml"
+    catalogs.write_text("[lake]\ntype = 'sql'\nuri = 'sqlite://'\n")
+    (iceberg,) = iceberg_followers("lake.db.t", catalogs, iceberg_interval=text)(name, DEFAULT_FORM)
+    assert iceberg.interval_seconds == seconds
+    assert iceberg.description == ("lake.db.t" if name is None else f"lake.db.t_{name}")

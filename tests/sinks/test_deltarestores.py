@@ -14,9 +14,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from reput.sinks.delta.table import DeltaFollower, DeltaTarget
+from reput.sinks.delta.table import DeltaTarget
+from reput.sinks.tables.follower import TableFollower
 from reput.store.errors import StoreError
-from tests.sinks.test_delta import STORE_ID, plain_source
+from tests.sinks.test_tables import STORE_ID, plain_source
 from tests.support.settings import ANY_SETTINGS
 from tests.support.tables import plain_columns, plain_rows, table_rows
 from tests.support.wire import PlainLog
@@ -37,11 +38,11 @@ class Written:
         self.table = tmp_path / "table"
         self.go_on(self.follower())
 
-    def follower(self, **options: str) -> DeltaFollower:
+    def follower(self, **options: str) -> TableFollower:
         """One that knows nothing but the table."""
         return DeltaTarget(str(self.table), **options).open(STORE_ID, ANY_SETTINGS)
 
-    def go_on(self, follower: DeltaFollower) -> int | None:
+    def go_on(self, follower: TableFollower) -> int | None:
         """Write the rest of the log, a message at a time; the position before."""
         reached = follower.position()
         start = reached or 0

@@ -16,8 +16,8 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
 from reput.sinks.delta.table import DeltaTarget
-from tests.sinks.test_delta import STORE_ID, Source, plain_source
 from tests.sinks.test_deltarestores import FOREIGN, append_foreign_row
+from tests.sinks.test_tables import STORE_ID, Source, plain_source
 from tests.support.settings import ANY_SETTINGS
 from tests.support.tables import plain_columns, plain_rows
 from tests.support.wire import PlainLog

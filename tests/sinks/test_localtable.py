@@ -13,7 +13,7 @@ from reput.sinks.delta.localtable import LocalTable
 from reput.sinks.delta.table import DeltaTarget
 from reput.store import fsops
 from reput.store.errors import StoreError, SyncError
-from tests.sinks.test_delta import STORE_ID, Source
+from tests.sinks.test_tables import STORE_ID, Source
 from tests.support.processes import open_files
 from tests.support.settings import ANY_SETTINGS
 from tests.support.tables import plain_columns, plain_rows

@@ -1,5 +1,5 @@
-"""Calls into a Delta table that were made, and failed all the same: every row is there once, and
-counted once."""
+"""Calls into tables that were made, and failed all the same: every row is there once, and counted
+once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,22 @@ import deltalake
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import DataScan
 
-from reput.sinks.delta.jsonbody import JsonColumns
 from reput.sinks.delta.table import DeltaTarget
+from reput.sinks.tables.jsonbody import JsonColumns
+from reput.store.follower import FollowerTarget
 from reput.streaming import followers
+from tests.sinks.test_tables import columns_of
 from tests.support.cli import ROOT
 from tests.support.following import follow, follower_state
 from tests.support.processes import module_command
 from tests.support.s3 import BUCKET, S3Server, running_server
+from tests.support.tableformats import FORMATS, iceberg_target
 from tests.support.tables import plain_columns, plain_rows
 from tests.support.wire import PlainLog
 
-COMMITS = "write_deltalake", "delete"
-OTHER_CALLS = "__init__", "transaction_version", "history", "version"
 KILLED = 9
 MESSAGES, CUT = 6, 3
 OLD_BODIES = b'{"id": 1}', b"no JSON"
@@ -77,81 +81,112 @@ def lay(store: Path, kept: int) -> list[int]:
     return [end for _, end in log.spans]
 
 
-def table_in(root: Path) -> str:
+@dataclass(frozen=True)
+class Library:
+    """The calls by which a format's library is used."""
+
+    commits: Mapping[str, object]
+    """Name -> the object that has it."""
+    others: Mapping[str, object]
+    target: Callable[[Path], FollowerTarget]
+    """A target below a directory, with columns of JSON bodies."""
+    rows: Callable[[Path], list[dict[str, Any]]]
+    """Columns of the table's rows there."""
+
+
+COLUMNS = JsonColumns({"T": {"id": "long"}})
+
+
+def delta_in(root: Path) -> str:
     """The table of a directory; in object storage, if the environment gives access to one."""
     return f"s3://{BUCKET}/{root.name}" if "AWS_ENDPOINT_URL" in os.environ else str(root / "table")
 
 
-def target_in(root: Path) -> DeltaTarget:
-    """A table with columns of JSON bodies."""
-    columns = JsonColumns({"T": {"id": "long"}})
-    return DeltaTarget(table_in(root), columns, interval_seconds=0.0)
+LIBRARIES = {
+    "delta": Library(
+        {"write_deltalake": deltalake, "delete": DeltaTable},
+        dict.fromkeys(("__init__", "transaction_version", "history", "version"), DeltaTable),
+        lambda root: DeltaTarget(delta_in(root), COLUMNS, interval_seconds=0.0),
+        lambda root: plain_columns(delta_in(root)),
+    ),
+    "iceberg": Library(
+        {"commit_table": SqlCatalog, "create_table": SqlCatalog},
+        {"load_table": SqlCatalog, "create_namespace": SqlCatalog, "plan_files": DataScan},
+        lambda root: iceberg_target(root / "table", COLUMNS),
+        lambda root: columns_of(FORMATS["iceberg"], root / "table"),
+    ),
+}
+libraries = pytest.mark.parametrize("name", sorted(LIBRARIES))
 
 
-def first_run(root: Path) -> None:
+def first_run(library: Library, root: Path) -> None:
     """Three writes."""
     ends = lay(root / "store", MESSAGES)
-    follow(root / "store", root / "output", target_in(root), [ends[1], ends[3], ends[-1]])
+    follow(root / "store", root / "output", library.target(root), [ends[1], ends[3], ends[-1]])
 
 
-def second_run(root: Path) -> None:
+def second_run(library: Library, root: Path) -> None:
     """The log was cut and written anew meanwhile."""
     ends = lay(root / "store", CUT)
     cut = ends[CUT - 1]
-    follow(root / "store", root / "output", target_in(root), [cut, ends[-1]], cut)
+    follow(root / "store", root / "output", library.target(root), [cut, ends[-1]], cut)
 
 
 RUNS = first_run, second_run
 
 
-def check_table(root: Path) -> None:
+def check_table(library: Library, root: Path) -> None:
     """Rows and position are those of a run without a failure."""
     expected = plain_rows(root / "store")
-    assert plain_columns(table_in(root)) == expected
+    rows = library.rows(root)
+    assert rows == [{name: row[name] for name in rows[0]} for row in expected]
     state = follower_state(root / "output")
     assert state.position == expected[-1]["physicalOffset"] + expected[-1]["storeSize"]
     assert state.error is None
 
 
-def check(root: Path) -> None:
+def check(library: Library, root: Path) -> None:
     """The counts are, too."""
-    check_table(root)
+    check_table(library, root)
     state = follower_state(root / "output")
     assert (state.rows, dict(state.counts)) == (2 * MESSAGES - CUT, {"bad bodies": 3 + 2})
 
 
-def lose(patches: pytest.MonkeyPatch, names: Sequence[str], lost: LostAnswer) -> None:
-    """Lose one answer of the named calls."""
-    for name in names:
-        place = deltalake if name == "write_deltalake" else DeltaTable
+def lose(patches: pytest.MonkeyPatch, calls: Mapping[str, object], lost: LostAnswer) -> None:
+    """Lose one answer of these calls."""
+    for name, place in calls.items():
         patches.setattr(place, name, lost.around(getattr(place, name)))
 
 
-def lost_answers(root: Path, names: Sequence[str]) -> int:
+def lost_answers(root: Path, library: Library, calls: Mapping[str, object]) -> int:
     """Run with each call's answer lost in turn, and check; the number of calls."""
     for number in itertools.count(1):
         lost, place = LostAnswer(number), root / str(number)
         with pytest.MonkeyPatch.context() as patches:
-            lose(patches, names, lost)
+            lose(patches, calls, lost)
             for run in RUNS:
-                run(place)
-        check(place)
+                run(library, place)
+        check(library, place)
         if lost.calls < number:
             return lost.calls
     raise AssertionError
 
 
-def test_a_commit_that_was_made_counts_as_made(tmp_path: Path) -> None:
+@libraries
+def test_a_commit_that_was_made_counts_as_made(tmp_path: Path, name: str) -> None:
     """The table's first one, one that adds rows, one that takes rows back."""
-    assert lost_answers(tmp_path, COMMITS) >= 5
+    library = LIBRARIES[name]
+    assert lost_answers(tmp_path, library, library.commits) >= 5
 
 
 @pytest.mark.slow
-def test_any_call_whose_answer_is_lost(tmp_path: Path) -> None:
+@libraries
+def test_any_call_whose_answer_is_lost(tmp_path: Path, name: str) -> None:
     """The others too."""
-    calls = lost_answers(tmp_path, OTHER_CALLS)
+    library = LIBRARIES[name]
+    calls = lost_answers(tmp_path, library, library.others)
     print(f"calls={calls}")
-    assert calls >= 20
+    assert calls >= 15
 
 
 @pytest.fixture
@@ -169,9 +204,9 @@ def test_a_commit_to_object_storage_that_was_made_counts_as_made(
     """The library asks again, finds the version that it has written itself, and fails."""
     object_storage.lose(2, r"PUT .*/_delta_log/\d+\.json")
     for run in RUNS:
-        run(tmp_path)
+        run(LIBRARIES["delta"], tmp_path)
     assert object_storage.lose(0) >= 5
-    check(tmp_path)
+    check(LIBRARIES["delta"], tmp_path)
 
 
 @pytest.mark.slow
@@ -184,9 +219,9 @@ def test_any_request_to_object_storage_whose_answer_is_lost(
         root = tmp_path / str(number)
         object_storage.lose(number)
         for run in RUNS:
-            run(root)
+            run(LIBRARIES["delta"], root)
         requests = object_storage.lose(0)
-        check(root)
+        check(LIBRARIES["delta"], root)
         if requests < number:
             break
     print(f"requests={requests}")
@@ -194,34 +229,35 @@ def test_any_request_to_object_storage_whose_answer_is_lost(
 
 
 @pytest.mark.slow
-def test_a_process_killed_right_after_any_call(tmp_path: Path) -> None:
+@libraries
+def test_a_process_killed_right_after_any_call(tmp_path: Path, name: str) -> None:
     """In either run; the next process finds out what was made."""
-    kills = 0
+    kills, library = 0, LIBRARIES[name]
     for number in range(len(RUNS)):
         for call in itertools.count(1):
             root = tmp_path / f"{number}-{call}"
             for run in RUNS[:number]:
-                run(root)
-            command = [*module_command("tests.sinks.test_lost_answers"), root, number, call]
+                run(library, root)
+            command = [*module_command("tests.sinks.test_lost_answers"), name, root, number, call]
             child = subprocess.run([*map(str, command)], cwd=ROOT, check=False)
             for run in RUNS[number:]:
-                run(root)
-            check_table(root)
+                run(library, root)
+            check_table(library, root)
             if child.returncode == 0:
                 break
             assert child.returncode == KILLED
             kills += 1
     print(f"kills={kills}")
-    assert kills >= 25
+    assert kills >= 20
 
 
 def main() -> None:
     """Make one run, and end right after a call."""
-    root, number, call = sys.argv[1:]
-    lost = LostAnswer(int(call), lambda: os._exit(KILLED))
+    name, root, number, call = sys.argv[1:]
+    library, lost = LIBRARIES[name], LostAnswer(int(call), lambda: os._exit(KILLED))
     with pytest.MonkeyPatch.context() as patches:
-        lose(patches, (*COMMITS, *OTHER_CALLS), lost)
-        RUNS[int(number)](Path(root))
+        lose(patches, {**library.commits, **library.others}, lost)
+        RUNS[int(number)](library, Path(root))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,113 @@
+"""Options of the followers that fill tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from reput.cli import options
+from reput.cli.options import DELTA, ICEBERG
+from reput.store.errors import UsageError
+from reput.store.follower import FollowerTarget
+from reput.store.rows.rowform import RowForm
+
+Targets = Callable[[str | None, RowForm], tuple[FollowerTarget, ...]]
+"""The followers of the only store (None), or of one of several, by its name."""
+
+_SCHEMA = "TOML or JSON file that names the columns to take from JSON bodies."
+_STORE_ID = "The store's name in a table that several stores share or that outlives OUTPUT."
+_INTERVAL = "Commit to the table at most this often, or earlier once 256 MiB of log are waiting."
+
+Delta = Annotated[
+    str | None,
+    options.value(
+        "URL", "Also write a row per message to this Delta table, a path or an `s3://` URL.",
+        panel=DELTA,
+    ),
+]  # fmt: skip
+DeltaSchema = Annotated[Path | None, options.value("FILE", _SCHEMA, panel=DELTA)]
+DeltaStoreId = Annotated[str | None, options.value("ID", _STORE_ID, panel=DELTA)]
+DeltaInterval = Annotated[str, options.value("TIME", _INTERVAL, panel=DELTA)]
+Iceberg = Annotated[
+    str | None,
+    options.value(
+        "CATALOG.NAMESPACE.TABLE", "Also write a row per message to this Iceberg table.",
+        panel=ICEBERG,
+    ),
+]  # fmt: skip
+IcebergConfig = Annotated[
+    Path | None,
+    options.value(
+        "FILE", "TOML file with a table of pyiceberg's properties for each catalog: `rest` or "
+        "`sql`.", panel=ICEBERG,
+    ),
+]  # fmt: skip
+IcebergSchema = Annotated[Path | None, options.value("FILE", _SCHEMA, panel=ICEBERG)]
+IcebergStoreId = Annotated[str | None, options.value("ID", _STORE_ID, panel=ICEBERG)]
+IcebergInterval = Annotated[str, options.value("TIME", _INTERVAL, panel=ICEBERG)]
+
+
+def delta_followers(
+    delta: Delta = None,
+    delta_schema: DeltaSchema = None,
+    delta_store_id: DeltaStoreId = None,
+    delta_interval: DeltaInterval = "10s",
+) -> Targets:
+    """Return a function for the Delta followers that the options ask for. Both raise
+    UsageError."""
+    interval_seconds = options.duration_option_ms("--delta-interval", delta_interval) / 1000
+    if delta is None:
+        if delta_schema is not None or delta_store_id is not None:
+            raise UsageError("--delta-schema and --delta-store-id need --delta URL")
+        return lambda _name, _form: ()
+    from reput.sinks.delta.table import DeltaTarget  # noqa: PLC0415
+    from reput.sinks.tables.jsonbody import JsonColumns  # noqa: PLC0415
+
+    columns = JsonColumns.read(delta_schema) if delta_schema is not None else None
+
+    def targets(name: str | None, form: RowForm) -> tuple[FollowerTarget, ...]:
+        _check_store_id("--delta-store-id", name, delta_store_id)
+        url = delta if name is None else f"{delta.rstrip('/')}/{name}"
+        return (DeltaTarget(url, columns, delta_store_id, interval_seconds, form),)
+
+    return targets
+
+
+def iceberg_followers(
+    iceberg: Iceberg = None,
+    iceberg_config: IcebergConfig = None,
+    iceberg_schema: IcebergSchema = None,
+    iceberg_store_id: IcebergStoreId = None,
+    iceberg_interval: IcebergInterval = "1m",
+) -> Targets:
+    """Return a function for the Iceberg followers that the options ask for. Both raise
+    UsageError."""
+    interval_seconds = options.duration_option_ms("--iceberg-interval", iceberg_interval) / 1000
+    if iceberg is None:
+        if (iceberg_config, iceberg_schema, iceberg_store_id) != (None, None, None):
+            raise UsageError(
+                "the options that begin with --iceberg- need --iceberg CATALOG.NAMESPACE.TABLE"
+            )
+        return lambda _name, _form: ()
+    if iceberg_config is None:
+        raise UsageError("--iceberg needs --iceberg-config FILE, which says where its catalog is")
+    from reput.sinks.iceberg.catalog import TableName, read_catalog  # noqa: PLC0415
+    from reput.sinks.iceberg.table import IcebergTarget  # noqa: PLC0415
+    from reput.sinks.tables.jsonbody import JsonColumns  # noqa: PLC0415
+
+    table = TableName.parse(iceberg)
+    catalog = read_catalog(iceberg_config, table.catalog)
+    columns = JsonColumns.read(iceberg_schema) if iceberg_schema is not None else None
+
+    def targets(name: str | None, form: RowForm) -> tuple[FollowerTarget, ...]:
+        _check_store_id("--iceberg-store-id", name, iceberg_store_id)
+        own = table if name is None else table.suffixed(name)
+        return (IcebergTarget(own, catalog, columns, iceberg_store_id, interval_seconds, form),)
+
+    return targets
+
+
+def _check_store_id(option: str, name: str | None, store_id: str | None) -> None:
+    if name is not None and store_id is not None:
+        raise UsageError(f"{option} is for one store; leave it out with --stores")

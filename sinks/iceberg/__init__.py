@@ -1,0 +1,1 @@
+"""The follower that keeps an Iceberg table."""

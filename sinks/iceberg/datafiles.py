@@ -1,0 +1,198 @@
+"""Data files of an Iceberg table, and what is committed: all that uses functions of pyiceberg 0.12
+which are not public.
+
+A range becomes files of up to CHUNK_BYTES of rows, each of one day and sorted by topic, written
+by WRITERS threads. Files are written once; a commit that another one overtook takes them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import (
+    ArrowScan,
+    _pyarrow_to_schema_without_ids,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import FileScanTask, Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import AssertTableUUID
+from pyiceberg.transforms import DayTransform
+from pyiceberg.typedef import Record
+
+CHUNK_BYTES = 128 << 20
+WRITERS = 2
+DAY_COLUMN = "storeTimestamp"
+_UNIQUE = {"body", "properties.key_value.key", "properties.key_value.value"}
+"""Columns without statistics, as in Parquet."""
+NO_METRICS = {
+    f"write.metadata.metrics.column.{name}": "none"
+    for name in ("body", "properties.key", "properties.value")
+}
+"""These columns, as in properties of a table."""
+_VARIED = {*_UNIQUE, "keys", "physicalOffset", "queueOffset", "storeTimestamp", "bornTimestamp"}
+"""Columns of many values, for which a dictionary costs more than it saves."""
+_PARTITION_FIELD_ID = 1000
+
+
+def iceberg_schema(schema: pa.Schema) -> Schema:
+    """The schema of a new table."""
+    return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(schema))
+
+
+def day_partitions(schema: Schema) -> PartitionSpec:
+    """A partition for each day of storeTimestamp, UTC, and one for rows without it."""
+    source = schema.find_field(DAY_COLUMN).field_id
+    field = PartitionField(source, _PARTITION_FIELD_ID, DayTransform(), f"{DAY_COLUMN}_day")
+    return PartitionSpec(field)
+
+
+def is_partitioned_by_day(metadata: TableMetadata) -> bool:
+    """Whether the files that are made here fit the table's partitions."""
+    fields = metadata.spec().fields
+    return (
+        len(fields) == 1
+        and isinstance(fields[0].transform, DayTransform)
+        and metadata.schema().find_column_name(fields[0].source_id) == DAY_COLUMN
+    )
+
+
+def write_data_files(table: Table, rows: Iterator[pa.RecordBatch], stem: str) -> list[DataFile]:
+    """Write rows as files whose names begin with ``stem``; return their entries. Raises what taking
+    a row raises."""
+    unique = uuid4()
+    pending: list[Future[DataFile]] = []
+    found: list[DataFile] = []
+    with ThreadPoolExecutor(WRITERS, "reput-iceberg") as pool:
+        try:
+            for chunk in _chunks(rows):
+                for day, part in _days(chunk):
+                    if len(pending) >= WRITERS:
+                        found.append(pending.pop(0).result())
+                    number = len(found) + len(pending)
+                    name = f"{stem}-{unique}-{number:05}.parquet"
+                    pending.append(pool.submit(_write, table, name, day, part))
+            return found + [one.result() for one in pending]
+        finally:
+            for one in pending:
+                one.cancel()
+
+
+def _chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    kept: list[pa.RecordBatch] = []
+    for batch in rows:
+        if kept and sum(one.nbytes for one in kept) + batch.nbytes > CHUNK_BYTES:
+            yield pa.Table.from_batches(kept)
+            kept = []
+        if batch.num_rows:
+            kept.append(batch)
+    if kept:
+        yield pa.Table.from_batches(kept)
+
+
+def _days(rows: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
+    """Yield (days since 1970 or None, rows of that day by topic)."""
+    dates = pc.cast(pc.floor_temporal(rows.column(DAY_COLUMN), unit="day"), pa.date32())
+    keyed = pa.table(
+        {"day": dates, "topic": rows.column("topic"), "at": rows.column("physicalOffset")}
+    )
+    order = pc.sort_indices(keyed, [(name, "ascending") for name in keyed.column_names])
+    rows, dates = rows.take(order), dates.take(order).combine_chunks()
+    days: NDArray[np.int64] = pc.fill_null(dates.cast(pa.int32()).cast(pa.int64()), 1 << 40)
+    starts = [0, *(np.flatnonzero(np.diff(np.asarray(days))) + 1).tolist()]
+    for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+        day = dates[start]
+        number = day.cast(pa.int32()).as_py() if day.is_valid else None
+        yield number, rows.slice(start, end - start)
+
+
+def _write(table: Table, name: str, day: int | None, rows: pa.Table) -> DataFile:
+    schema, metadata = table.schema(), table.metadata
+    form = schema_to_pyarrow(schema.select(*rows.column_names))
+    # other columns of the table have no part in the file, and are null
+    columns = rows.select(form.names).cast(form)
+    location = table.location_provider().new_data_location(name)
+    output = table.io.new_output(location)
+    paths = set(parquet_path_to_id_mapping(schema.select(*form.names)))
+    with (
+        output.create() as stream,
+        pq.ParquetWriter(
+            stream, form, compression="snappy", store_schema=False,
+            use_dictionary=sorted(paths - _VARIED),
+            write_statistics=sorted(paths - _UNIQUE),
+        ) as writer,
+    ):  # fmt: skip
+        writer.write_table(columns)
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=writer.writer.metadata,
+        stats_columns=compute_statistics_plan(schema, {**metadata.properties, **NO_METRICS}),
+        parquet_column_mapping=parquet_path_to_id_mapping(schema),
+    )
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=location,
+        file_format=FileFormat.PARQUET,
+        partition=Record(day),
+        file_size_in_bytes=len(output),
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def stage_append(transaction: Transaction, files: list[DataFile], marks: dict[str, str]) -> None:
+    """Stage one snapshot with the files, or without any."""
+    with transaction._append_snapshot_producer(marks) as snapshot:
+        for file in files:
+            snapshot.append_data_file(file)
+
+
+def stage_delete(
+    transaction: Transaction, table: Table, store_id: str, end: int, marks: dict[str, str]
+) -> None:
+    """Stage one snapshot without the store's rows at and after ``end``. Files with other rows are
+    written anew, one after the other."""
+    ours = f"storeId = '{store_id}' and physicalOffset >= {end}"
+    tasks = [task for task in table.scan(ours).plan_files() if isinstance(task, FileScanTask)]
+    if not tasks:
+        stage_append(transaction, [], marks)
+        return
+    scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
+    with transaction.update_snapshot(snapshot_properties=marks).overwrite() as snapshot:
+        for task in tasks:
+            rows = scan.to_table([task])
+            is_ours = pc.equal(rows.column("storeId"), store_id)
+            is_gone = pc.and_kleene(is_ours, pc.greater_equal(rows.column("physicalOffset"), end))
+            kept = rows.filter(pc.invert(pc.fill_null(is_gone, False)))
+            snapshot.delete_data_file(task.file)
+            for file in write_data_files(table, iter(kept.to_batches()), f"{store_id}-cut-{end}"):
+                snapshot.append_data_file(file)
+
+
+def commit(catalog: Catalog, table: Table, transaction: Transaction) -> None:
+    """Send what is staged, once. Raises CommitFailedException where the table has another head now;
+    after any other error it is not known whether it was taken.
+
+    ``commit_transaction`` would stage anew on a head that another writer has made, whoever that is,
+    and delete files of a snapshot that was taken where its request had been sent twice.
+    """
+    requirement = AssertTableUUID(uuid=table.metadata.table_uuid)
+    requirements = (*transaction._requirements, requirement)
+    catalog.commit_table(table, requirements, transaction._updates)

@@ -1,0 +1,279 @@
+"""An Iceberg table of all messages: public rows (``store.rows.rowschema``), a partition for each
+day of storeTimestamp, files sorted by topic.
+
+Delivery: exactly once. Every position is committed with a snapshot (``marks``), as one request to
+the catalog that compares the table's head. After an error nobody knows whether the request was
+taken, so the position is asked for again before anything is written. Unit of work: a range of the
+log, one after the other, in one thread.
+
+Columns besides the public ones are those of every table (``sinks.tables.follower``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from reput.sinks.iceberg.catalog import TableName, local_path, open_catalog
+from reput.sinks.iceberg.marks import Found, Marks
+from reput.sinks.tables.follower import (
+    Mark,
+    TableFollower,
+    TableStore,
+    check_store_id,
+    table_schema,
+)
+from reput.sinks.tables.jsonbody import JsonColumns
+from reput.store.config import StoreSettings
+from reput.store.errors import StoreError, UsageError
+from reput.store.rows.rowform import DEFAULT_FORM, RowForm
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table, Transaction
+
+DEFAULT_INTERVAL_SECONDS = 60.0
+COMMITS = 100
+"""Commits of one range that other writers may overtake."""
+NEW_TABLE = {
+    "format-version": "2",
+    "write.parquet.compression-codec": "snappy",
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "20",
+}
+"""Properties of a table that is made here."""
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTarget:
+    """One table, a ``store.follower.FollowerTarget``. Raises UsageError without pyiceberg."""
+
+    table: TableName
+    catalog: Mapping[str, str] = field(repr=False)
+    """Properties of its catalog (``sinks.iceberg.catalog.read_catalog``)."""
+    json_columns: JsonColumns | None = None
+    store_id: str | None = None
+    """The store's identity in the table; None takes the output's, for a table of its own."""
+    interval_seconds: float = DEFAULT_INTERVAL_SECONDS
+    """Each commit adds a snapshot, and makes the next one slower."""
+    form: RowForm = DEFAULT_FORM
+    """The form of a new table's rows; a table keeps the one that it began with."""
+    name: str = "iceberg"
+    position_is_apart: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            import pyiceberg  # noqa: F401, PLC0415
+        except ImportError as error:
+            raise UsageError(
+                "an Iceberg table needs the package pyiceberg: pip install 'reput[iceberg]'"
+            ) from error
+        check_store_id(self.store_id, "an Iceberg table")
+
+    @property
+    def description(self) -> str:
+        """The table's name in its catalog."""
+        return str(self.table)
+
+    @property
+    def local_path(self) -> Path | None:
+        """The warehouse, if it is on this machine."""
+        return local_path(self.catalog)
+
+    def open(self, store_id: str, settings: StoreSettings) -> TableFollower:  # noqa: ARG002
+        """Return the follower of this table."""
+        store = TableStore(
+            self.store_id or store_id,
+            is_shared=self.store_id is not None,
+            option="`IcebergTarget.store_id=`",
+            losing="a change of the table's properties",
+        )
+        writer = IcebergWriter(self, store.store_id, table_schema(self.json_columns))
+        return TableFollower(writer, store, self.json_columns, self.form)
+
+
+class IcebergWriter:
+    """Commits to one table; a ``sinks.tables.follower.TableWriter``."""
+
+    def __init__(self, target: IcebergTarget, store_id: str, schema: pa.Schema) -> None:
+        self._target = target
+        self._store_id = store_id
+        self._marks = Marks(store_id)
+        self._schema = schema
+        self._catalog: Catalog | None = None
+        self._table: Table | None = None
+        self._found: Found | None = None
+        self._complete_schema_id: int | None = None
+        """The table's schema that has all columns."""
+
+    def load(self) -> Mark | None:
+        """Read the table's metadata. Raises StoreError as ``Marks.find``, UsageError for a table
+        with other partitions."""
+        from pyiceberg.exceptions import (  # noqa: PLC0415
+            NoSuchNamespaceError,
+            NoSuchTableError,
+        )
+
+        from reput.sinks.iceberg.datafiles import is_partitioned_by_day  # noqa: PLC0415
+
+        if self._catalog is None:
+            self._catalog = open_catalog(self._target.table.catalog, self._target.catalog)
+        self._table = self._found = None
+        try:
+            table = self._catalog.load_table(self._target.table.identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+        if not is_partitioned_by_day(table.metadata):
+            raise UsageError(
+                f"the table {self._target.table} is not partitioned by the day of storeTimestamp "
+                "alone: give a table that is, or one that does not exist yet"
+            )
+        self._table, self._found = table, self._marks.find(table.metadata)
+        position = None if self._found is None else self._found.position
+        return Mark(position, self._marks.form(table.properties))
+
+    def has_rows(self) -> bool:
+        """Whether the main branch has files with rows."""
+        snapshot = None if self._table is None else self._table.current_snapshot()
+        return snapshot is not None and any(
+            manifest.has_added_files() or manifest.has_existing_files()
+            for manifest in snapshot.manifests(self._opened.io)
+        )
+
+    def has_rows_of_store(self) -> bool:
+        """Whether rows have the store's identity."""
+        table = self._table
+        if table is None or "storeId" not in table.schema().column_names:
+            return False
+        ours = table.scan(f"storeId = '{self._store_id}'", selected_fields=("storeId",), limit=1)
+        return bool(ours.to_arrow().num_rows)
+
+    def append(self, end: int, form: RowForm, rows: Iterator[pa.RecordBatch]) -> None:
+        """Write files, then commit them; another writer's commit in between is followed by ours."""
+        from reput.sinks.iceberg.datafiles import stage_append, write_data_files  # noqa: PLC0415
+
+        begin = self._found
+        if self._table is None:
+            self._create()
+        self._add_columns()
+        is_first = self._marks.form(self._opened.properties) is None
+        name = f"{self._store_id}-{_position(begin)}-{end}"
+        files = write_data_files(self._opened, rows, name)
+
+        def stage(transaction: Transaction, marks: dict[str, str]) -> None:
+            stage_append(transaction, files, marks)
+
+        self._commit(begin, end, stage, form if is_first else None)
+
+    def truncate(self, end: int) -> None:
+        """Delete rows, which writes the files anew that keep others."""
+        from reput.sinks.iceberg.datafiles import stage_delete  # noqa: PLC0415
+
+        def stage(transaction: Transaction, marks: dict[str, str]) -> None:
+            stage_delete(transaction, self._opened, self._store_id, end, marks)
+
+        self._commit(self._found, end, stage, is_cut=True)
+
+    def close(self) -> None:
+        """Close the catalog's connections."""
+        if self._catalog is not None:
+            self._catalog.close()
+            self._catalog = None
+
+    @property
+    def _opened(self) -> Table:
+        if self._table is None:
+            raise StoreError(f"the table {self._target.table} was removed: nothing was written")
+        return self._table
+
+    def _create(self) -> None:
+        """Make the table, without rows and position; the first commit follows."""
+        from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415
+
+        from reput.sinks.iceberg.datafiles import (  # noqa: PLC0415
+            NO_METRICS,
+            day_partitions,
+            iceberg_schema,
+        )
+
+        assert self._catalog is not None
+        table, schema = self._target.table, iceberg_schema(self._schema)
+        self._catalog.create_namespace_if_not_exists(table.namespace)
+        try:
+            self._catalog.create_table(
+                table.identifier, schema, partition_spec=day_partitions(schema),
+                properties=NEW_TABLE | NO_METRICS,
+            )  # fmt: skip
+        except TableAlreadyExistsError as error:
+            raise StoreError(
+                f"another writer has made the table {table} meanwhile: nothing was written"
+            ) from error
+        self.load()
+
+    def _add_columns(self) -> None:
+        """Add columns that are declared since the table was made. Raises CommitFailedException
+        where another writer is faster; the next attempt follows it."""
+        from reput.sinks.iceberg.datafiles import commit  # noqa: PLC0415
+
+        if self._opened.schema().schema_id == self._complete_schema_id:
+            return
+        transaction = self._opened.transaction()
+        with transaction.update_schema() as schema:
+            schema.union_by_name(self._schema)
+        if transaction.table_metadata.current_schema_id != self._opened.schema().schema_id:
+            assert self._catalog is not None
+            commit(self._catalog, self._opened, transaction)
+            self.load()
+        self._complete_schema_id = self._opened.schema().schema_id
+
+    def _commit(
+        self,
+        begin: Found | None,
+        end: int,
+        stage: Callable[[Transaction, dict[str, str]], None],
+        form: RowForm | None = None,
+        *,
+        is_cut: bool = False,
+    ) -> None:
+        """Stage on the table's head and commit, until no other writer overtakes it. Raises
+        StoreError where the store is not at ``begin`` any more."""
+        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
+
+        from reput.sinks.iceberg.datafiles import commit  # noqa: PLC0415
+
+        ours = set[int]()
+        for _ in range(COMMITS):
+            if self._found != begin:
+                raise StoreError(
+                    f"the table is at {_position(self._found)}, not at {_position(begin)}: another "
+                    f"writer has the identity {self._store_id}, and nothing was written"
+                )
+            transaction = self._opened.transaction()
+            stage(transaction, self._marks.summary(end))
+            staged = transaction.table_metadata
+            changed = self._marks.properties(end, staged, form, is_cut=is_cut)
+            ours.add(Found.parse(changed[self._marks.position_key]).snapshot_id)
+            transaction.set_properties(changed)
+            try:
+                assert self._catalog is not None
+                commit(self._catalog, self._opened, transaction)
+            except CommitFailedException:
+                is_refused = True
+            else:
+                is_refused = False
+            self.load()
+            # what was refused may have been taken before: a box between may send a request twice
+            if not is_refused or (self._found is not None and self._found.snapshot_id in ours):
+                return
+        raise StoreError(
+            f"other writers have overtaken {COMMITS} commits of the table {self._target.table}: "
+            "nothing was written"
+        )
+
+
+def _position(found: Found | None) -> int | None:
+    return None if found is None else found.position

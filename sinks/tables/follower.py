@@ -1,0 +1,222 @@
+"""One follower for tables of every format: rows, position, form and counts.
+
+A format is a ``TableWriter``. A commit of it holds the messages of one range of the log together
+with the range's end. Both are written or neither is. Hence the table itself, not Spark's checkpoint
+or ours, states where to resume.
+
+Columns besides the public ones (``store.rows.rowschema``):
+
+| column | type | content |
+|---|---|---|
+| storeId | string | identity of the store; with physicalOffset it names one row |
+| json | struct | columns of a JSON body, if declared for the topic (``sinks.tables.jsonbody``) |
+| badBody | boolean | whether the body did not fit the declaration; null without one |
+
+A damaged or lost range is a row too, with corruptReason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+import pyarrow as pa
+
+from reput.sinks.tables.jsonbody import JsonColumns
+from reput.store.errors import StoreError, UsageError
+from reput.store.rows.rowform import RowForm
+from reput.store.rows.rowschema import ROWS_SCHEMA
+
+_STORE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Statement of a table's newest version about one store."""
+
+    position: int | None
+    """The exclusive end of the log that the table holds; None where it has no position."""
+    form: RowForm | None
+    """The form of the store's rows; None where it holds nothing of the store."""
+
+
+class TableWriter(Protocol):
+    """One table in its format. Its calls raise the errors of its library, or a ReputError."""
+
+    def load(self) -> Mark | None:
+        """Read the table's newest version; None if there is no table. Raises StoreError where the
+        position of its rows cannot be known."""
+        ...
+
+    def has_rows(self) -> bool:
+        """Whether the version that was loaded has rows, of whatever writer."""
+        ...
+
+    def has_rows_of_store(self) -> bool:
+        """Whether it has rows of this store."""
+        ...
+
+    def append(self, end: int, form: RowForm, rows: Iterator[pa.RecordBatch]) -> None:
+        """Commit rows, ``TableFollower.schema``, and the position ``end`` on top of the version
+        that was loaded, or of the last commit; durably. A table that is missing is created. Where
+        the store has another position meanwhile, nothing may be written."""
+        ...
+
+    def truncate(self, end: int) -> None:
+        """Delete the store's rows at and after ``end``, and make that the position: one commit."""
+        ...
+
+    def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableStore:
+    """A store as a table knows it."""
+
+    store_id: str
+    is_shared: bool
+    """Whether the user named this identity, and so other writers may fill the table too."""
+    option: str
+    """The setting that names it, for messages."""
+    losing: str
+    """How the position may get lost while rows stay, for messages."""
+
+
+class TableFollower:
+    """Fills one table; a ``store.follower.LogFollower``."""
+
+    def __init__(
+        self, writer: TableWriter, store: TableStore, json: JsonColumns | None, form: RowForm
+    ) -> None:
+        """``form`` is for a new table; a table keeps the form that it began with."""
+        self._writer = writer
+        self._store = store
+        self._json = json
+        self._wanted_form = form
+        self._mark: Mark | None = None
+        self._position: int | None = None
+        self._bad_bodies = 0
+        self._unanswered: tuple[int, int] | None = None
+        """Position and bad bodies of a commit of which it is not known whether it was made."""
+        self.schema = table_schema(json)
+
+    def position(self) -> int | None:
+        """Position of the rows in the table's newest version.
+
+        Raises UsageError for a table that other writers fill, StoreError for rows without a
+        position, and as ``TableWriter.load``.
+        """
+        self._mark = self._writer.load()
+        self._position = None if self._mark is None else self._mark.position
+        if self._mark is not None and self._position is None:
+            self._check_unfilled()
+        if self._unanswered is not None and self._unanswered[0] == self._position:
+            self._bad_bodies += self._unanswered[1]
+        self._unanswered = None
+        return self._position
+
+    def _check_unfilled(self) -> None:
+        """Refuse a table that has no position of this store, and rows that it would double."""
+        store = self._store
+        if not store.is_shared and self._writer.has_rows():
+            raise UsageError(
+                "the table holds only rows of other writers: give this output its own table, or "
+                f"the identity that the store has, or shall have, in this one ({store.option})"
+            )
+        if self._writer.has_rows_of_store():
+            raise StoreError(
+                f"the table holds rows of the store {store.store_id}, and its position is gone, "
+                f"as by {store.losing}: restore the table to a version that has it, or delete "
+                "these rows"
+            )
+
+    def row_form(self) -> RowForm:
+        """The form in which the table holds this store's rows, or shall hold them.
+
+        It stands in the table beside the position, since rows of two forms would be told apart by
+        nobody.
+        """
+        form, kept = self._wanted_form, None if self._mark is None else self._mark.form
+        if kept is None:
+            return form
+        for field in fields(RowForm):
+            asked, has = getattr(form, field.name), getattr(kept, field.name)
+            if asked not in (field.default, has):
+                raise UsageError(
+                    f"the table holds this store's messages with {_said(kept)}, which cannot "
+                    f"change: give the same options or none of them, or another table for "
+                    f"{_said(form)}"
+                )
+        return kept
+
+    def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
+        """Write [start, end) as one commit."""
+        if self._position not in (None, start):
+            raise StoreError(
+                f"the table is at {self._position}, not at {start}: nothing was written"
+            )
+        bad_bodies = 0
+
+        def columns() -> Iterator[pa.RecordBatch]:
+            nonlocal bad_bodies
+            for batch in rows:
+                made = self._with_columns(batch)
+                if self._json is not None:
+                    bad_bodies += made.column("badBody").true_count
+                yield made
+            self._unanswered = end, bad_bodies
+
+        form = self.row_form()
+        self._writer.append(end, form, columns())
+        self._mark = Mark(end, form)
+        self._position, self._unanswered = end, None
+        self._bad_bodies += bad_bodies
+
+    def truncate(self, end: int) -> None:
+        """Delete the rows at and after ``end``."""
+        position = self.position()
+        if position is not None and position > end:
+            self._writer.truncate(end)
+            self.position()
+
+    def counts(self) -> Mapping[str, int]:
+        """Number of bad bodies, if columns are declared."""
+        return {} if self._json is None else {"bad bodies": self._bad_bodies}
+
+    def close(self) -> None:
+        """Close connections."""
+        self._writer.close()
+
+    def _with_columns(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        added = [pa.repeat(pa.scalar(self._store.store_id), rows.num_rows)]
+        if self._json is not None:
+            added += self._json.of(rows)
+        return pa.RecordBatch.from_arrays([*rows.columns, *added], schema=self.schema)
+
+
+def table_schema(json: JsonColumns | None) -> pa.Schema:
+    """The columns of a table of any format."""
+    own = [pa.field("storeId", pa.string())]
+    if json is not None:
+        own += [pa.field("json", json.type), pa.field("badBody", pa.bool_())]
+    return pa.schema([*ROWS_SCHEMA, *own])
+
+
+def check_store_id(store_id: str | None, table: str) -> None:
+    """Raise UsageError for an identity that cannot stand in a table of that format."""
+    if store_id is not None and not _STORE_ID.match(store_id):
+        raise UsageError(
+            f"the identity of a store in {table} is {store_id!r}; it must be of "
+            "letters, digits, dots, - and _"
+        )
+
+
+def _said(form: RowForm) -> str:
+    internal = "internal records" if form.include_internal else "no internal records"
+    limit = form.max_inflated_bytes
+    bodies = "bodies as stored" if limit is None else f"bodies inflated up to {limit} bytes"
+    return f"{internal} and {bodies}"

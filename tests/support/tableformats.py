@@ -1,0 +1,107 @@
+"""The formats of tables that followers fill, for tests of what they have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from reput.sinks.delta.table import DeltaTarget
+from reput.sinks.iceberg.catalog import TableName, open_catalog
+from reput.sinks.iceberg.table import IcebergTarget
+from reput.sinks.tables.jsonbody import JsonColumns
+from reput.store.follower import FollowerTarget
+from reput.store.rows.rowform import DEFAULT_FORM, RowForm
+from tests.support import tables
+
+ICEBERG_TABLE = TableName("lake", ("db", "messages"))
+
+
+class TableFormat(Protocol):
+    """Makes followers of a table below a directory, and reads it without them."""
+
+    def target(
+        self,
+        root: Path,
+        json_columns: JsonColumns | None = None,
+        store_id: str | None = None,
+        form: RowForm = DEFAULT_FORM,
+    ) -> FollowerTarget:
+        """A target, which commits whenever there is something."""
+        ...
+
+    def rows(self, root: Path, *columns: str) -> list[dict[str, Any]]:
+        """Rows by physical offset; all columns if none are named."""
+        ...
+
+
+class DeltaFormat:
+    """A Delta table in the directory."""
+
+    def target(
+        self,
+        root: Path,
+        json_columns: JsonColumns | None = None,
+        store_id: str | None = None,
+        form: RowForm = DEFAULT_FORM,
+    ) -> FollowerTarget:
+        """As ``TableFormat``."""
+        return DeltaTarget(str(root), json_columns, store_id, 0.0, form)
+
+    def rows(self, root: Path, *columns: str) -> list[dict[str, Any]]:
+        """Read with deltalake."""
+        return tables.table_rows(root, *columns)
+
+
+class IcebergFormat:
+    """An Iceberg table beside its catalog in the directory."""
+
+    def target(
+        self,
+        root: Path,
+        json_columns: JsonColumns | None = None,
+        store_id: str | None = None,
+        form: RowForm = DEFAULT_FORM,
+    ) -> FollowerTarget:
+        """As ``TableFormat``."""
+        return iceberg_target(root, json_columns, store_id, form)
+
+    def rows(self, root: Path, *columns: str) -> list[dict[str, Any]]:
+        """Read with pyiceberg."""
+        found = iceberg_table(root).scan(selected_fields=columns or ("*",)).to_arrow()
+        order = pc.sort_indices(found, [("physicalOffset", "ascending")])
+        rows: list[dict[str, Any]] = found.take(order).to_pylist()
+        return rows
+
+
+FORMATS: dict[str, TableFormat] = {"delta": DeltaFormat(), "iceberg": IcebergFormat()}
+
+
+def catalog_properties(root: Path) -> dict[str, str]:
+    """A catalog of sqlite, whose directory is made."""
+    root.mkdir(parents=True, exist_ok=True)
+    return {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}"}
+
+
+def iceberg_target(
+    root: Path,
+    json_columns: JsonColumns | None = None,
+    store_id: str | None = None,
+    form: RowForm = DEFAULT_FORM,
+) -> IcebergTarget:
+    """A follower's target there."""
+    properties = catalog_properties(root)
+    return IcebergTarget(ICEBERG_TABLE, properties, json_columns, store_id, 0.0, form)
+
+
+def iceberg_catalog(root: Path) -> Catalog:
+    """The catalog itself."""
+    return open_catalog(ICEBERG_TABLE.catalog, catalog_properties(root))
+
+
+def iceberg_table(root: Path) -> Table:
+    """The table as another program sees it."""
+    return iceberg_catalog(root).load_table(ICEBERG_TABLE.identifier)
