@@ -320,7 +320,7 @@ def test_pip_brings_all_that_the_extras_need(wheel: Path, tmp_path: Path) -> Non
     venv.create(tmp_path / "venv", with_pip=True)
     binary = tmp_path / "venv" / "bin"
     pip = [str(binary / "python"), "-m", "pip", "--disable-pip-version-check"]
-    wanted = f"{wheel}[acl,delta,kafka,metrics,pipelines,sql]"
+    wanted = f"{wheel}[acl,delta,iceberg,kafka,metrics,pipelines,sql]"
     constraints = ["-c", str(ROOT / "constraints.txt")]
     subprocess.run([*pip, "install", "--quiet", *constraints, wanted], check=True, timeout=1800)
     done = subprocess.run([*pip, "check"], capture_output=True, text=True, check=False, timeout=300)

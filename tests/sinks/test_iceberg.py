@@ -21,8 +21,10 @@ from requests import ReadTimeout
 
 from reput.sinks.iceberg import restcatalog
 from reput.sinks.iceberg.catalog import TableName, read_catalog
+from reput.sinks.iceberg.localfiles import SyncedFileIO
 from reput.sinks.iceberg.table import IcebergTarget
 from reput.sinks.tables.follower import TableFollower
+from reput.sinks.tables.jsonbody import JsonColumns
 from reput.store import fsops
 from reput.store.errors import StoreError, UsageError
 from tests.sinks.test_tables import STORE_ID, Source, plain_source
@@ -47,7 +49,7 @@ class Filling:
         log = PlainLog(1 << 16)
         for number in range(MESSAGES):
             day = number // 5 - 1
-            log.append(topic=b"T%d" % (number % 3), store_timestamp=day * DAY_MS + number)
+            log.append(topic=b"T%d" % (number % 3), store_timestamp=day * DAY_MS + 1)
         self.source: Source = plain_source(directory, log)
         self.ends = [end for _, end in log.spans]
         self.starts = [start for start, _ in log.spans]
@@ -118,6 +120,7 @@ def test_files_are_of_one_day_and_one_order(filling: Filling) -> None:
         assert topics == sorted(topics)
 
 
+@pytest.mark.timeout(20)
 def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """By our limit; the library has none."""
     monkeypatch.setattr(restcatalog, "REQUEST_SECONDS", 0.2)
@@ -256,6 +259,50 @@ def test_a_writer_is_refused_that_read_the_table_before_another_one_wrote(
     assert filling.offsets() == filling.starts[:6]
 
 
+def test_a_table_that_another_writer_fills_while_columns_are_added(filling: Filling) -> None:
+    """The second load finds another position, at which the range does not begin."""
+    filling.fill(4)
+    columns = JsonColumns({"T0": {"id": "long"}})
+    ours = iceberg_target(filling.root, columns).open(STORE_ID, ANY_SETTINGS)
+    position = ours.position()
+    assert position == filling.ends[3]
+
+    def overtaken(commit: Callable[[], Any]) -> Any:
+        answer = commit()
+        if not turns:
+            turns.append(1)
+            filling.fill(6)
+        return answer
+
+    turns = list[int]()
+    with at_commits(overtaken), pytest.raises(StoreError, match="another writer has the identity"):
+        filling.source.write(ours, position, filling.ends[7])
+    filling.fill(MESSAGES)
+    assert filling.offsets() == filling.starts
+
+
+def test_names_are_durable_once_a_file_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is synced after the file has its name there."""
+    named = list[bool]()
+    path = tmp_path / "made" / "file"
+
+    def reached(kind: str, synced: str) -> None:
+        if (kind, synced) == ("sync", str(path.parent)):
+            named.append(path.exists())
+
+    monkeypatch.setattr(fsops._failpoints, "reach", reached)
+    output = SyncedFileIO().new_output(str(path))
+    with output.create() as stream:
+        stream.write(b"bytes")
+    assert named[-1]
+    assert output.exists()
+    assert len(output) == len("bytes")
+    with output.to_input_file().open() as read:
+        assert read.read() == b"bytes"
+
+
 def snapshots(table: Table) -> list[int]:
     """Snapshot ids, oldest first."""
     return [one.snapshot_id for one in sorted(table.snapshots(), key=lambda s: s.sequence_number)]
@@ -286,7 +333,7 @@ def test_rows_that_were_rolled_back_come_again(filling: Filling, *, with_foreign
 
 @pytest.mark.parametrize("is_expired", [False, True])
 def test_a_rollback_beyond_all_marks_is_refused(filling: Filling, *, is_expired: bool) -> None:
-    """Whatever has expired; what the refusal advises works."""
+    """The marks may have expired, too; what the refusal advises works."""
     filling.fill(1)
     filling.append_foreign()
     foreign = snapshots(filling.table)[-1]
