@@ -43,7 +43,7 @@ GROUPS: tuple[tuple[Group, tuple[str, ...]], ...] = (
     (scaling.measure_sizes, ("log-size", "peak-memory")),
     (scaling.measure_cores, ("cores",)),
     (sparksources.measure, sparksources.ROW_NAMES),
-    (tables.measure_delta, ("delta",)),
+    (tables.measure_tables, tuple(tables.TABLES)),
     (sealing.measure, tuple(sealing.ROWS)),
     (reading.measure, ("queue-iteration", "filtered-read")),
     (serving.measure_speed, serving.SPEED_ROWS),
