@@ -58,7 +58,7 @@ class TableName:
         return ".".join((self.catalog, *self.identifier))
 
 
-def read_catalog(path: Path, name: str) -> dict[str, str]:
+def read_catalog(path: Path, name: str) -> dict[str, Any]:
     """Return the properties of one catalog of a file. Raises UsageError."""
     try:
         catalogs = tomllib.loads(path.read_text("utf-8"))
@@ -68,10 +68,10 @@ def read_catalog(path: Path, name: str) -> dict[str, str]:
     if not isinstance(found, dict):
         known = ", ".join(sorted(catalogs)) or "none"
         raise UsageError(f"{path} has no catalog [{name}]; it has {known}")
-    wrong = [key for key, value in found.items() if isinstance(value, dict | list)]
-    if wrong:
-        raise UsageError(f"{path}: {wrong[0]} of catalog [{name}] must be one value")
-    properties = {key: _text(value) for key, value in found.items()}
+    # auth and ssl are tables of their own
+    properties = {
+        key: value if isinstance(value, dict) else _text(value) for key, value in found.items()
+    }
     _check(properties, f"catalog [{name}] of {path}")
     return properties
 
@@ -80,7 +80,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _check(properties: Mapping[str, str], place: str) -> None:
+def _check(properties: Mapping[str, Any], place: str) -> None:
     kind = properties.get("type")
     if kind not in TYPES:
         why = (
@@ -91,35 +91,49 @@ def _check(properties: Mapping[str, str], place: str) -> None:
         raise UsageError(f"{place} has type = {kind!r}; it must be {' or '.join(TYPES)}{why}")
     if _FILE_IO in properties:
         raise UsageError(f"{place} has {_FILE_IO}: leave it out, since local files must be synced")
-    if properties.get(_LOADING_MODE, "all") != "all":
-        raise UsageError(
-            f"{place} has {_LOADING_MODE} = {properties[_LOADING_MODE]}: leave it out, since it "
-            "hides a table that was rolled back"
-        )
-    if kind == "rest" and local_path(properties) is not None:
+    _check_loading(properties, place)
+    if is_unsynced(properties, properties.get("warehouse")):
         raise UsageError(
             f"{place} has a local warehouse, whose metadata the server writes without a sync: use "
             "an object store, or a catalog of type sql"
         )
 
 
-def local_path(properties: Mapping[str, str]) -> Path | None:
-    """The warehouse, if it is on this machine."""
-    warehouse = properties.get("warehouse")
-    if warehouse is None:
+def _check_loading(properties: Mapping[str, Any], place: str) -> None:
+    if properties.get(_LOADING_MODE, "all") != "all":
+        raise UsageError(
+            f"{place} has {_LOADING_MODE} = {properties[_LOADING_MODE]}: leave it out, since it "
+            "hides a table that was rolled back"
+        )
+
+
+def local_path(location: str | None) -> Path | None:
+    """The directory of a warehouse or a table, if it is on this machine."""
+    if location is None:
         return None
-    parts = urlsplit(warehouse)
-    is_local = parts.scheme == "file" or (not parts.scheme and warehouse.startswith("/"))
-    return Path(unquote(parts.path)) if is_local else None
+    parts = urlsplit(location)
+    if parts.scheme:
+        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+    return Path(location).absolute()
 
 
-def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """Connect, with syncs of local files and a limit for each request."""
+def is_unsynced(properties: Mapping[str, Any], location: str | None) -> bool:
+    """Whether a server writes metadata to a local path, where nobody syncs it. A REST catalog may
+    call its warehouse by a name that is no path."""
+    is_path = location is not None and location.startswith(("/", "file:"))
+    return properties.get("type") == "rest" and is_path
+
+
+def open_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
+    """Connect, with syncs of local files and a limit for each request. Raises UsageError where the
+    server sets a property that cannot be used."""
     synced = {**properties, _FILE_IO: "reput.sinks.iceberg.localfiles.SyncedFileIO"}
     if properties["type"] == "rest":
         from reput.sinks.iceberg.restcatalog import LimitedRestCatalog  # noqa: PLC0415
 
-        return LimitedRestCatalog(name, **synced)
+        catalog = LimitedRestCatalog(name, **synced)
+        _check_loading(catalog.properties, f"the server of catalog [{name}]")
+        return catalog
     from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415
 
     return SqlCatalog(name, **synced)

@@ -8,7 +8,7 @@ by WRITERS threads. Files are written once; a commit that another one overtook t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from uuid import uuid4
 
 import numpy as np
@@ -74,7 +74,7 @@ def is_partitioned_by_day(metadata: TableMetadata) -> bool:
 
 def write_data_files(table: Table, rows: Iterator[pa.RecordBatch], stem: str) -> list[DataFile]:
     """Write rows as files whose names begin with ``stem``; return their entries. Raises what taking
-    a row raises."""
+    a row raises, and leaves no file then."""
     unique = uuid4()
     pending: list[Future[DataFile]] = []
     found: list[DataFile] = []
@@ -88,9 +88,12 @@ def write_data_files(table: Table, rows: Iterator[pa.RecordBatch], stem: str) ->
                     name = f"{stem}-{unique}-{number:05}.parquet"
                     pending.append(pool.submit(_write, table, name, day, part))
             return found + [one.result() for one in pending]
-        finally:
-            for one in pending:
-                one.cancel()
+        except BaseException:
+            wait(pending)
+            written = [one.result() for one in pending if one.exception() is None]
+            for file in (*found, *written):
+                table.io.delete(file.file_path)
+            raise
 
 
 def _chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -195,4 +198,5 @@ def commit(catalog: Catalog, table: Table, transaction: Transaction) -> None:
     """
     requirement = AssertTableUUID(uuid=table.metadata.table_uuid)
     requirements = (*transaction._requirements, requirement)
-    catalog.commit_table(table, requirements, transaction._updates)
+    response = catalog.commit_table(table, requirements, transaction._updates)
+    catalog._delete_old_metadata(table.io, table.metadata, response.metadata)

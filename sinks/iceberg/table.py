@@ -12,13 +12,14 @@ Columns besides the public ones are those of every table (``sinks.tables.followe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from reput.sinks.iceberg.catalog import TableName, local_path, open_catalog
+from reput.sinks.iceberg.catalog import TableName, is_unsynced, local_path, open_catalog
 from reput.sinks.iceberg.marks import Found, Marks
 from reput.sinks.tables.follower import (
     Mark,
@@ -39,11 +40,15 @@ if TYPE_CHECKING:
 DEFAULT_INTERVAL_SECONDS = 60.0
 COMMITS = 100
 """Commits of one range that other writers may overtake."""
+FORMAT_VERSION = 2
+"""pyiceberg writes no later one, and an earlier one has no sequence numbers."""
 NEW_TABLE = {
-    "format-version": "2",
+    "format-version": str(FORMAT_VERSION),
     "write.parquet.compression-codec": "snappy",
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "20",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
 }
 """Properties of a table that is made here."""
 
@@ -53,7 +58,7 @@ class IcebergTarget:
     """One table, a ``store.follower.FollowerTarget``. Raises UsageError without pyiceberg."""
 
     table: TableName
-    catalog: Mapping[str, str] = field(repr=False)
+    catalog: Mapping[str, Any] = field(repr=False)
     """Properties of its catalog (``sinks.iceberg.catalog.read_catalog``)."""
     json_columns: JsonColumns | None = None
     store_id: str | None = None
@@ -82,7 +87,7 @@ class IcebergTarget:
     @property
     def local_path(self) -> Path | None:
         """The warehouse, if it is on this machine."""
-        return local_path(self.catalog)
+        return local_path(self.catalog.get("warehouse"))
 
     def open(self, store_id: str, settings: StoreSettings) -> TableFollower:  # noqa: ARG002
         """Return the follower of this table."""
@@ -92,33 +97,32 @@ class IcebergTarget:
             option="`IcebergTarget.store_id=`",
             losing="a change of the table's properties",
         )
-        writer = IcebergWriter(self, store.store_id, table_schema(self.json_columns))
+        writer = IcebergWriter(self, store, table_schema(self.json_columns))
         return TableFollower(writer, store, self.json_columns, self.form)
 
 
 class IcebergWriter:
     """Commits to one table; a ``sinks.tables.follower.TableWriter``."""
 
-    def __init__(self, target: IcebergTarget, store_id: str, schema: pa.Schema) -> None:
+    def __init__(self, target: IcebergTarget, store: TableStore, schema: pa.Schema) -> None:
         self._target = target
-        self._store_id = store_id
-        self._marks = Marks(store_id)
+        self._store_id = store.store_id
+        self._is_shared = store.is_shared
+        self._marks = Marks(store.store_id)
         self._schema = schema
         self._catalog: Catalog | None = None
         self._table: Table | None = None
         self._found: Found | None = None
-        self._complete_schema_id: int | None = None
-        """The table's schema that has all columns."""
+        self._complete_schema: tuple[object, int] | None = None
+        """The table and its schema that has all columns."""
 
     def load(self) -> Mark | None:
         """Read the table's metadata. Raises StoreError as ``Marks.find``, UsageError for a table
-        with other partitions."""
+        that our files do not fit."""
         from pyiceberg.exceptions import (  # noqa: PLC0415
             NoSuchNamespaceError,
             NoSuchTableError,
         )
-
-        from reput.sinks.iceberg.datafiles import is_partitioned_by_day  # noqa: PLC0415
 
         if self._catalog is None:
             self._catalog = open_catalog(self._target.table.catalog, self._target.catalog)
@@ -127,14 +131,31 @@ class IcebergWriter:
             table = self._catalog.load_table(self._target.table.identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
-        if not is_partitioned_by_day(table.metadata):
-            raise UsageError(
-                f"the table {self._target.table} is not partitioned by the day of storeTimestamp "
-                "alone: give a table that is, or one that does not exist yet"
-            )
+        self._check_fits(table)
         self._table, self._found = table, self._marks.find(table.metadata)
         position = None if self._found is None else self._found.position
         return Mark(position, self._marks.form(table.properties))
+
+    def _check_fits(self, table: Table) -> None:
+        """Raise UsageError for a table to which our files cannot be added."""
+        from reput.sinks.iceberg.datafiles import is_partitioned_by_day  # noqa: PLC0415
+
+        fields = table.schema().fields
+        others = [one.name for one in fields if one.required and one.name not in self._schema.names]
+        wrong = None
+        if table.format_version != FORMAT_VERSION:
+            wrong = f"has format version {table.format_version}, not {FORMAT_VERSION}"
+        elif not is_partitioned_by_day(table.metadata):
+            wrong = "is not partitioned by the day of storeTimestamp alone"
+        elif others:
+            wrong = f"has the column {others[0]}, which must not be null and is not ours"
+        elif is_unsynced(self._target.catalog, table.location()):
+            wrong = f"is in {table.location()}, whose metadata the server writes without a sync"
+        if wrong is not None:
+            raise UsageError(
+                f"the table {self._target.table} {wrong}: give another one, or one that does not "
+                "exist yet"
+            )
 
     def has_rows(self) -> bool:
         """Whether the main branch has files with rows."""
@@ -161,7 +182,7 @@ class IcebergWriter:
             self._create()
         self._add_columns()
         is_first = self._marks.form(self._opened.properties) is None
-        name = f"{self._store_id}-{_position(begin)}-{end}"
+        name = f"{self._store_id}-{'first' if begin is None else begin.position}-{end}"
         files = write_data_files(self._opened, rows, name)
 
         def stage(transaction: Transaction, marks: dict[str, str]) -> None:
@@ -202,7 +223,8 @@ class IcebergWriter:
 
         assert self._catalog is not None
         table, schema = self._target.table, iceberg_schema(self._schema)
-        self._catalog.create_namespace_if_not_exists(table.namespace)
+        for parts in range(1, len(table.namespace) + 1):
+            self._catalog.create_namespace_if_not_exists(table.namespace[:parts])
         try:
             self._catalog.create_table(
                 table.identifier, schema, partition_spec=day_partitions(schema),
@@ -219,16 +241,23 @@ class IcebergWriter:
         where another writer is faster; the next attempt follows it."""
         from reput.sinks.iceberg.datafiles import commit  # noqa: PLC0415
 
-        if self._opened.schema().schema_id == self._complete_schema_id:
+        if self._schema_key == self._complete_schema:
             return
         transaction = self._opened.transaction()
+        required = {column.name for column in self._opened.schema().fields if column.required}
+        # rows of others have no value in a column that is new
+        columns = [column.with_nullable(column.name not in required) for column in self._schema]
         with transaction.update_schema() as schema:
-            schema.union_by_name(self._schema)
+            schema.union_by_name(pa.schema(columns))
         if transaction.table_metadata.current_schema_id != self._opened.schema().schema_id:
             assert self._catalog is not None
             commit(self._catalog, self._opened, transaction)
             self.load()
-        self._complete_schema_id = self._opened.schema().schema_id
+        self._complete_schema = self._schema_key
+
+    @property
+    def _schema_key(self) -> tuple[object, int]:
+        return self._opened.metadata.table_uuid, self._opened.schema().schema_id
 
     def _commit(
         self,
@@ -247,32 +276,35 @@ class IcebergWriter:
 
         ours = set[int]()
         for _ in range(COMMITS):
-            if self._found != begin:
-                raise StoreError(
-                    f"the table is at {_position(self._found)}, not at {_position(begin)}: another "
-                    f"writer has the identity {self._store_id}, and nothing was written"
-                )
             transaction = self._opened.transaction()
+            self._check_begin(begin, is_overtaken=bool(ours))
             stage(transaction, self._marks.summary(end))
             staged = transaction.table_metadata
             changed = self._marks.properties(end, staged, form, is_cut=is_cut)
             ours.add(Found.parse(changed[self._marks.position_key]).snapshot_id)
             transaction.set_properties(changed)
-            try:
+            # what is refused may have been taken before: a box between may send a request twice
+            with suppress(CommitFailedException):
                 assert self._catalog is not None
                 commit(self._catalog, self._opened, transaction)
-            except CommitFailedException:
-                is_refused = True
-            else:
-                is_refused = False
             self.load()
-            # what was refused may have been taken before: a box between may send a request twice
-            if not is_refused or (self._found is not None and self._found.snapshot_id in ours):
+            if self._found is not None and self._found.snapshot_id in ours:
                 return
         raise StoreError(
             f"other writers have overtaken {COMMITS} commits of the table {self._target.table}: "
             "nothing was written"
         )
+
+    def _check_begin(self, begin: Found | None, *, is_overtaken: bool) -> None:
+        """Raise StoreError where another writer with this identity has moved the position, or where
+        one with another has begun to fill the table that was to be ours alone."""
+        if self._found != begin:
+            raise StoreError(
+                f"the table is at {_position(self._found)}, not at {_position(begin)}: another "
+                f"writer has the identity {self._store_id}"
+            )
+        if begin is None and is_overtaken and not self._is_shared and self.has_rows():
+            raise StoreError("another writer has begun to fill the table: nothing was written")
 
 
 def _position(found: Found | None) -> int | None:

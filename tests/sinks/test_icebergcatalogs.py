@@ -1,0 +1,147 @@
+"""Catalogs of Iceberg tables, tables in them that cannot be filled, and files that are synced."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import DayTransform
+from pyiceberg.types import NestedField, StringType, TimestamptzType
+from requests import ReadTimeout
+
+from reput.sinks.iceberg import restcatalog
+from reput.sinks.iceberg.catalog import TableName, read_catalog
+from reput.sinks.iceberg.localfiles import SyncedFileIO
+from reput.sinks.iceberg.table import IcebergTarget
+from reput.store import fsops
+from reput.store.errors import UsageError
+from tests.sinks.test_iceberg import MESSAGES, Filling
+from tests.sinks.test_tables import STORE_ID
+from tests.support.settings import ANY_SETTINGS
+from tests.support.tableformats import ICEBERG_TABLE, catalog_properties, iceberg_catalog
+
+
+@pytest.fixture
+def filling(tmp_path: Path) -> Filling:
+    """A log, and no table yet."""
+    return Filling(tmp_path)
+
+
+@pytest.mark.timeout(20)
+def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By our limit; the library has none."""
+    monkeypatch.setattr(restcatalog, "REQUEST_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        properties = {"type": "rest", "uri": f"http://127.0.0.1:{server.getsockname()[1]}"}
+        follower = IcebergTarget(ICEBERG_TABLE, properties).open(STORE_ID, ANY_SETTINGS)
+        with pytest.raises(ReadTimeout):
+            follower.position()
+        follower.close()
+
+
+TIME = NestedField(1, "storeTimestamp", TimestamptzType())
+BY_DAY = PartitionSpec(PartitionField(1, 1000, DayTransform(), "day"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "spec", "version", "what"),
+    [
+        (Schema(TIME), PartitionSpec(), "2", "not partitioned by the day of storeTimestamp"),
+        (Schema(TIME), BY_DAY, "1", "has format version 1, not 2"),
+        (Schema(TIME, NestedField(2, "more", StringType(), required=True)), BY_DAY, "2", "more"),
+    ],
+)
+def test_a_table_that_our_files_do_not_fit_is_refused(
+    filling: Filling, schema: Schema, spec: PartitionSpec, version: str, what: str
+) -> None:
+    """Others made it."""
+    catalog: Catalog = iceberg_catalog(filling.root)
+    catalog.create_namespace(ICEBERG_TABLE.namespace)
+    catalog.create_table(
+        ICEBERG_TABLE.identifier, schema, partition_spec=spec,
+        properties={"format-version": version},
+    )  # fmt: skip
+    with pytest.raises(UsageError, match=what):
+        filling.follower().position()
+
+
+def test_a_table_of_others_with_the_day_alone_is_filled(filling: Filling) -> None:
+    """Our columns are added to its own."""
+    catalog: Catalog = iceberg_catalog(filling.root)
+    catalog.create_namespace(ICEBERG_TABLE.namespace)
+    schema = Schema(TIME, NestedField(2, "more", StringType()))
+    catalog.create_table(ICEBERG_TABLE.identifier, schema, partition_spec=BY_DAY)
+    filling.fill(4, MESSAGES)
+    assert filling.offsets() == filling.starts
+
+
+def test_a_namespace_of_several_parts_is_made(filling: Filling) -> None:
+    """From the outside in, as servers want it."""
+    table = TableName("lake", ("a", "b", "messages"))
+    properties = catalog_properties(filling.root)
+    follower = IcebergTarget(table, properties).open(STORE_ID, ANY_SETTINGS)
+    assert follower.position() is None
+    filling.source.write(follower, 0, filling.ends[-1])
+    catalog = iceberg_catalog(filling.root)
+    assert ("a",) in catalog.list_namespaces()
+    assert catalog.load_table(table.identifier).scan().count() == MESSAGES
+
+
+@pytest.mark.parametrize("text", ["lake", "lake.table", "lake..table", ".db.table"])
+def test_a_name_that_is_no_table(text: str) -> None:
+    """It has a catalog, a namespace and a table."""
+    with pytest.raises(UsageError, match=r"CATALOG\.NAMESPACE\.TABLE"):
+        TableName.parse(text)
+    assert TableName.parse("lake.a.b.table").namespace == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "has no catalog"),
+        ("[other]\ntype='sql'", "it has other"),
+        ("[lake", "cannot read"),
+        ("[lake]\nuri='x'", "type = None; it must be rest or sql"),
+        ("[lake]\ntype='hadoop'", "two writers"),
+        ("[lake]\ntype='glue'", "it must be rest or sql"),
+        ("[lake]\ntype='sql'\npy-io-impl='x'", "leave it out"),
+        ("[lake]\ntype='rest'\nsnapshot-loading-mode='refs'", "rolled back"),
+        ("[lake]\ntype='rest'\nwarehouse='/data'", "object store"),
+        ("[lake]\ntype='rest'\nwarehouse='file:///data'", "object store"),
+    ],
+)
+def test_a_catalog_that_cannot_be_used_is_named(tmp_path: Path, text: str, what: str) -> None:
+    """With its file."""
+    path = tmp_path / "catalogs.toml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(UsageError, match=what) as raised:
+        read_catalog(path, "lake")
+    assert str(path) in str(raised.value)
+    path.write_text("[lake]\ntype='sql'\nuri='sqlite://'\ninit_catalog_tables=true", "utf-8")
+    assert read_catalog(path, "lake")["init_catalog_tables"] == "true"
+
+
+def test_names_are_durable_once_a_file_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is synced after the file has its name there."""
+    named = list[bool]()
+    path = tmp_path / "made" / "file"
+
+    def reached(kind: str, synced: str) -> None:
+        if (kind, synced) == ("sync", str(path.parent)):
+            named.append(path.exists())
+
+    monkeypatch.setattr(fsops._failpoints, "reach", reached)
+    output = SyncedFileIO().new_output(str(path))
+    with output.create() as stream:
+        stream.write(b"bytes")
+    assert named[-1]
+    assert output.exists()
+    assert len(output) == len("bytes")
+    with output.to_input_file().open() as read:
+        assert read.read() == b"bytes"
