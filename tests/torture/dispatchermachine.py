@@ -100,6 +100,11 @@ class DispatcherMachine(LogRules):
         return None if found is None else found.end_offset
 
     @property
+    def _visible(self) -> int:
+        found = read_end(self.store.output.state)
+        return -1 if found is None else found.end_offset
+
+    @property
     def _is_cut(self) -> bool:
         """Whether the log has lost what was dispatched, and no start has seen it."""
         return self._cut_at is not None and (self._mark or 0) > self._cut_at
@@ -154,8 +159,7 @@ class DispatcherMachine(LogRules):
 
     def _check_shown(self) -> None:
         """Readers see no end go back, nor a unit before it."""
-        found = read_end(self.store.output.state)
-        assert self._shown <= (-1 if found is None else found.end_offset), "taken back"
+        assert self._shown <= self._visible, "taken back"
         if not self._is_cut and self._shown > (self._mark or 0):
             self._check_below(self._shown)
 
@@ -175,7 +179,7 @@ class DispatcherMachine(LogRules):
     def _check(self, *, is_all: bool = False) -> None:
         """The output is what the log stands for, up to the watermark; units beyond it, which
         readers were shown before a kill, stay until they are written again."""
-        if self._shown > (self._mark or 0):
+        if self._visible > (self._mark or 0):
             self._check_below(self._mark)
             return
         listed = self.store.listed()
@@ -199,11 +203,17 @@ class DispatcherMachine(LogRules):
         elif mark < self.first and not is_cut:
             self._gone.append((mark, self.first))
         before = tree(self._root / "consumequeue")
+        if not PlainWalk(self.plain).items(self.first, max(self._shown, self.first)).records:
+            # nothing shows that the log is the one of which the end was shown
+            self._shown = -1
         try:
             self._step(self._enter)
         except CommitLogError as error:
             assert "nothing was cut" in str(error), error
-            assert is_cut and not self._is_enough(), error
+            # a last record whose body's CRC is wrong waits for what follows it
+            waits = self.plain.spans[-1][0] if self.plain.spans else 0
+            assert is_cut and self._cut_at is not None, error
+            assert not all(map(self._is_enough, (self._cut_at, min(waits, self._cut_at)))), error
             assert tree(self._root / "consumequeue") == before
             self._give_up()
             return
@@ -221,8 +231,7 @@ class DispatcherMachine(LogRules):
 
     def _learn(self, *_: object) -> None:
         self._recorder.note(WATERMARK, self._mark)
-        found = read_end(self.store.output.state)
-        self._recorder.note(VISIBLE, -1 if found is None else found.end_offset)
+        self._recorder.note(VISIBLE, self._visible)
 
     def _begin_model_anew(self) -> None:
         """The model of an output that begins where the log begins now."""
@@ -232,14 +241,13 @@ class DispatcherMachine(LogRules):
         self.store.plain.end = plain.end
         self._begin_output()
 
-    def _is_enough(self) -> bool:
-        """Whether enough units agree with the log that was cut."""
-        assert self._cut_at is not None
+    def _is_enough(self, cut_at: int) -> bool:
+        """Whether enough units agree with a log that was cut there."""
         kept, lost = 0, 0
         for unit in queue_units(self._root):
             end = unit.offset + unit.size
-            kept += self.first <= unit.offset and end <= self._cut_at
-            lost += self._cut_at < end <= (self._mark or 0)
+            kept += self.first <= unit.offset and end <= cut_at
+            lost += cut_at < end <= (self._mark or 0)
         return kept >= max(min(lost, SUFFICIENT), 1)
 
     def _give_up(self) -> None:
