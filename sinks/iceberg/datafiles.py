@@ -98,12 +98,14 @@ def write_data_files(table: Table, rows: Iterator[pa.RecordBatch], stem: str) ->
 
 def _chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     kept: list[pa.RecordBatch] = []
+    size = 0
     for batch in rows:
-        if kept and sum(one.nbytes for one in kept) + batch.nbytes > CHUNK_BYTES:
+        if kept and size + batch.nbytes > CHUNK_BYTES:
             yield pa.Table.from_batches(kept)
-            kept = []
+            kept, size = [], 0
         if batch.num_rows:
             kept.append(batch)
+            size += batch.nbytes
     if kept:
         yield pa.Table.from_batches(kept)
 

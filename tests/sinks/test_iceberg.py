@@ -101,6 +101,24 @@ def at_commits(around: Callable[[Callable[[], Any]], Any]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def overtaken(step: Callable[[], object], *, is_before: bool = True) -> Iterator[None]:
+    """Have another writer make a step right before the first commit, or right after it."""
+    steps = iter((step,))
+
+    def around(commit: Callable[[], Any]) -> Any:
+        first = next(steps, None)
+        if first is not None and is_before:
+            first()
+        answer = commit()
+        if first is not None and not is_before:
+            first()
+        return answer
+
+    with at_commits(around):
+        yield
+
+
 def test_files_are_of_one_day_and_one_order(filling: Filling) -> None:
     """One partition for each day; within a file the topics follow each other. The schema stays as
     it was made."""
@@ -181,12 +199,12 @@ def test_a_commit_that_others_overtake_follows_them(filling: Filling) -> None:
     filling.fill(4)
     turns = itertools.count()
 
-    def overtaken(commit: Callable[[], Any]) -> Any:
+    def counted(commit: Callable[[], Any]) -> Any:
         if next(turns) == 0:
             filling.append_foreign()
         return commit()
 
-    with at_commits(overtaken):
+    with at_commits(counted):
         filling.fill(8)
     filling.fill(MESSAGES)
     assert filling.offsets() == filling.starts
@@ -228,21 +246,27 @@ def test_a_writer_is_refused_that_read_the_table_before_another_one_wrote(
     filling.fill(4)
     ours, theirs = filling.follower(), filling.follower()
     assert ours.position() == theirs.position() == filling.ends[3]
-
-    def overtaken(commit: Callable[[], Any]) -> Any:
-        patches.undo()
-        filling.source.write(theirs, filling.ends[3], filling.ends[5])
-        return commit()
-
-    with pytest.MonkeyPatch.context() as patches:
-        plain = SqlCatalog.commit_table
-        patches.setattr(
-            SqlCatalog, "commit_table",
-            lambda self, *arguments: overtaken(lambda: plain(self, *arguments)),
-        )  # fmt: skip
-        with pytest.raises(StoreError, match="another writer has the identity"):
-            filling.source.write(ours, filling.ends[3], filling.ends[5])
+    refused = pytest.raises(StoreError, match="another writer has the identity")
+    with overtaken(lambda: filling.write(theirs, 6)), refused:
+        filling.source.write(ours, filling.ends[3], filling.ends[5])
     assert filling.offsets() == filling.starts[:6]
+
+
+def test_a_position_that_another_writer_has_reached_anew_is_not_ours(filling: Filling) -> None:
+    """It has taken rows back and written others up to the same place."""
+    filling.fill(4)
+    ours, theirs = filling.follower(), filling.follower()
+    assert ours.position() == theirs.position() == filling.ends[3]
+
+    def write_anew() -> None:
+        theirs.truncate(filling.ends[1])
+        filling.write(theirs, 4)
+
+    refused = pytest.raises(StoreError, match="another writer has the identity")
+    with overtaken(write_anew), refused:
+        filling.source.write(ours, filling.ends[3], filling.ends[5])
+    filling.write(ours, MESSAGES)
+    assert filling.offsets() == filling.starts
 
 
 def test_a_writer_that_sleeps_after_its_commit_is_refused(filling: Filling) -> None:
@@ -250,16 +274,8 @@ def test_a_writer_that_sleeps_after_its_commit_is_refused(filling: Filling) -> N
     filling.fill(2)
     ours = filling.follower()
     position = ours.position()
-
-    def overtaken(commit: Callable[[], Any]) -> Any:
-        answer = commit()
-        if not turns:
-            turns.append(1)
-            filling.fill(6)
-        return answer
-
-    turns = list[int]()
-    with at_commits(overtaken), pytest.raises(StoreError, match="another writer has the identity"):
+    refused = pytest.raises(StoreError, match="another writer has the identity")
+    with overtaken(lambda: filling.fill(6), is_before=False), refused:
         filling.source.write(ours, position or 0, filling.ends[3])
     filling.write(ours, MESSAGES)
     assert filling.offsets() == filling.starts
@@ -270,16 +286,9 @@ def test_of_two_outputs_that_begin_a_table_one_is_refused(filling: Filling) -> N
     ours = filling.follower()
     assert ours.position() is None
     theirs = iceberg_target(filling.root).open("f" * 32, ANY_SETTINGS)
-
-    def overtaken(commit: Callable[[], Any]) -> Any:
-        if not turns:
-            turns.append(1)
-            assert theirs.position() is None
-            filling.source.write(theirs, 0, filling.ends[1])
-        return commit()
-
-    turns = list[int]()
-    with at_commits(overtaken), pytest.raises(StoreError, match="begun to fill the table"):
+    assert isinstance(theirs, TableFollower)
+    refused = pytest.raises(StoreError, match="begun to fill the table")
+    with overtaken(lambda: filling.write(theirs, 2)), refused:
         filling.source.write(ours, 0, filling.ends[3])
     with pytest.raises(UsageError, match="rows of other writers"):
         ours.position()
@@ -324,16 +333,8 @@ def test_a_table_that_another_writer_fills_while_columns_are_added(filling: Fill
     ours = iceberg_target(filling.root, columns).open(STORE_ID, ANY_SETTINGS)
     position = ours.position()
     assert position == filling.ends[3]
-
-    def overtaken(commit: Callable[[], Any]) -> Any:
-        answer = commit()
-        if not turns:
-            turns.append(1)
-            filling.fill(6)
-        return answer
-
-    turns = list[int]()
-    with at_commits(overtaken), pytest.raises(StoreError, match="another writer has the identity"):
+    refused = pytest.raises(StoreError, match="another writer has the identity")
+    with overtaken(lambda: filling.fill(6), is_before=False), refused:
         filling.source.write(ours, position, filling.ends[7])
     filling.fill(MESSAGES)
     assert filling.offsets() == filling.starts

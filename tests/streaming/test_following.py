@@ -121,6 +121,7 @@ def grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     clock = SimpleNamespace(now=1_000.0)
 
     def sleep(seconds: float) -> None:
+        assert seconds >= 0, "time.sleep raises ValueError"
         clock.now += seconds
 
     virtual = SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep)
@@ -299,6 +300,23 @@ def test_what_the_planner_has_sealed_is_dispatched(
     assert [(one.start, one.end, one.status) for one in bad] == [
         (damaged, grows.ends[-2], Status.BAD_MAGIC)
     ]
+
+
+def test_what_is_due_is_looked_after_once_a_second_whatever_the_latency(grows: Log) -> None:
+    """Else what was committed would become durable a step late."""
+    progress = Progress(0, 0)
+    found = grows.following(progress, latency_ms=20_000)
+    times = list[float]()
+
+    def tend() -> None:
+        times.append(grows.clock.now)
+        if progress.position == grows.broker.end_offset and len(times) > 30:
+            found.let_go()
+
+    found.run(lambda step: grows.commit(progress, step), tend)
+    waits = [after - before for before, after in pairwise(times)]
+    assert max(waits) <= following.TEND_SECONDS + COMMIT_SECONDS
+    assert max(waits) > COMMIT_SECONDS
 
 
 def test_a_batch_is_held_until_the_next_one_has_something(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
@@ -15,69 +17,9 @@ from reput.sinks.iceberg.table import IcebergTarget
 from reput.sinks.tables.jsonbody import JsonColumns
 from reput.store.follower import FollowerTarget
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm
-from tests.support import tables
+from tests.support.tables import table_rows
 
 ICEBERG_TABLE = TableName("lake", ("db", "messages"))
-
-
-class TableFormat(Protocol):
-    """Makes followers of a table below a directory, and reads it without them."""
-
-    def target(
-        self,
-        root: Path,
-        json_columns: JsonColumns | None = None,
-        store_id: str | None = None,
-        form: RowForm = DEFAULT_FORM,
-    ) -> FollowerTarget:
-        """A target, which commits whenever there is something."""
-        ...
-
-    def rows(self, root: Path, *columns: str) -> list[dict[str, Any]]:
-        """Rows by physical offset; all columns if none are named."""
-        ...
-
-
-class DeltaFormat:
-    """A Delta table in the directory."""
-
-    def target(
-        self,
-        root: Path,
-        json_columns: JsonColumns | None = None,
-        store_id: str | None = None,
-        form: RowForm = DEFAULT_FORM,
-    ) -> FollowerTarget:
-        """As ``TableFormat``."""
-        return DeltaTarget(str(root), json_columns, store_id, 0.0, form)
-
-    def rows(self, root: Path, *columns: str) -> list[dict[str, Any]]:
-        """Read with deltalake."""
-        return tables.table_rows(root, *columns)
-
-
-class IcebergFormat:
-    """An Iceberg table beside its catalog in the directory."""
-
-    def target(
-        self,
-        root: Path,
-        json_columns: JsonColumns | None = None,
-        store_id: str | None = None,
-        form: RowForm = DEFAULT_FORM,
-    ) -> FollowerTarget:
-        """As ``TableFormat``."""
-        return iceberg_target(root, json_columns, store_id, form)
-
-    def rows(self, root: Path, *columns: str) -> list[dict[str, Any]]:
-        """Read with pyiceberg."""
-        found = iceberg_table(root).scan(selected_fields=columns or ("*",)).to_arrow()
-        order = pc.sort_indices(found, [("physicalOffset", "ascending")])
-        rows: list[dict[str, Any]] = found.take(order).to_pylist()
-        return rows
-
-
-FORMATS: dict[str, TableFormat] = {"delta": DeltaFormat(), "iceberg": IcebergFormat()}
 
 
 def catalog_properties(root: Path) -> dict[str, str]:
@@ -105,3 +47,37 @@ def iceberg_catalog(root: Path) -> Catalog:
 def iceberg_table(root: Path) -> Table:
     """The table as another program sees it."""
     return iceberg_catalog(root).load_table(ICEBERG_TABLE.identifier)
+
+
+def iceberg_rows(root: Path, *columns: str) -> list[dict[str, Any]]:
+    """Rows of the table there by physical offset; all columns if none are named."""
+    found = iceberg_table(root).scan(selected_fields=columns or ("*",)).to_arrow()
+    order = pc.sort_indices(found, [("physicalOffset", "ascending")])
+    rows: list[dict[str, Any]] = found.take(order).to_pylist()
+    return rows
+
+
+def delta_target(
+    root: Path,
+    json_columns: JsonColumns | None = None,
+    store_id: str | None = None,
+    form: RowForm = DEFAULT_FORM,
+) -> DeltaTarget:
+    """A follower's target, whose table is the directory."""
+    return DeltaTarget(str(root), json_columns, store_id, 0.0, form)
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """Makes followers of a table below a directory, and reads it without them."""
+
+    target: Callable[..., FollowerTarget]
+    """With the arguments of ``delta_target``; it commits whenever there is something."""
+    rows: Callable[..., list[dict[str, Any]]]
+    """With the arguments of ``iceberg_rows``."""
+
+
+FORMATS = {
+    "delta": TableFormat(delta_target, table_rows),
+    "iceberg": TableFormat(iceberg_target, iceberg_rows),
+}
