@@ -129,6 +129,10 @@ _COMMANDS = {
         "prepare:prepare",
         "Halve the start time of every later run; takes half a minute, once per installation.",
     ),
+    "table": (
+        "table:app",
+        "Compact Delta and Iceberg tables, and expire them.",
+    ),
     "inspect": (
         "inspect:app",
         "Show records, queues and positions as they are, without writing.",

@@ -39,6 +39,13 @@ EXAMPLES: Final = {
     ),
     "demo": ("demo",),
     "prepare": ("prepare",),
+    "table compact": (
+        "table compact /data/messages",
+        "table compact lake.sales.messages --iceberg-config catalogs.toml",
+    ),
+    "table expire": (
+        "table expire lake.sales.messages --iceberg-config catalogs.toml --keep-snapshots 10",
+    ),
     "inspect record": ("inspect record /data/store 1073741824",),
     "inspect queue": ("inspect queue /data/store Orders 0",),
     "inspect checkpoint": ("inspect checkpoint /data/store",),

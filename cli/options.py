@@ -310,7 +310,7 @@ _READERS: Mapping[str, _Reader] = {
 }
 """By the kind of the value; any other is as typer makes it of the field's type."""
 SETTINGS, DAMAGE, CLIENTS = STORE_PANEL, DAMAGE_PANEL, CLIENTS_PANEL
-DELTA, ICEBERG, KAFKA = "Delta table", "Iceberg table", "Kafka"
+DELTA, ICEBERG, TABLES, KAFKA = "Delta table", "Iceberg table", "Tables", "Kafka"
 METRICS, ROWS = "Metrics", "Rows of messages"
 """Panels of ``--help``; each aligns its own columns, so that names fit into 80 columns."""
 

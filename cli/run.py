@@ -13,7 +13,7 @@ from reput.cli import options, render, severalstores, texts
 from reput.cli.clientoptions import address, client_settings, note_ready, warn_if_open
 from reput.cli.kafkaoptions import KafkaStoreId, kafka_followers
 from reput.cli.printer import Result, printed
-from reput.cli.tableoptions import Targets, delta_followers, iceberg_followers
+from reput.cli.tableoptions import CompactEvery, Targets, delta_followers, iceberg_followers
 from reput.serving.config import ServerConfig, is_loopback
 from reput.store.errors import UsageError
 from reput.store.follower import FollowerTarget
@@ -83,6 +83,7 @@ def run(
     flags: dict[str, Any],
     delta: Targets,
     iceberg: Targets,
+    compact_every: CompactEvery = None,
     serve: Annotated[
         str | None,
         options.value(
@@ -114,7 +115,7 @@ def run(
     fields = {**settings, "flags": flags, **dispatcher}
     if several is None:
         root = store or Path()
-        followers = _followers(None, (delta, iceberg), kafka, form)
+        followers = _followers(None, (delta, iceberg), kafka, form, compact_every)
         config = DispatcherConfig(root, output or root, **fields, followers=followers)
         if dry_run:
             yield _start(config)
@@ -132,7 +133,7 @@ def run(
     def configured(root: Path, output: Path, number: int) -> DispatcherConfig:
         # all may catch up at once, each with two batches in memory
         share = {"max_bytes_per_trigger": max(1, fields["max_bytes_per_trigger"] // number)}
-        followers = _followers(output.name, (delta, iceberg), kafka, form)
+        followers = _followers(output.name, (delta, iceberg), kafka, form, compact_every)
         return DispatcherConfig(root, output, **fields | share, followers=followers)
 
     once = fields.get("once", False)
@@ -164,10 +165,14 @@ def _followers(
     tables: Sequence[Targets],
     kafka: Callable[[RowForm], tuple[FollowerTarget, ...]],
     form: RowForm,
+    compact_every: str | None,
 ) -> tuple[FollowerTarget, ...]:
     """Return the followers of one of several stores, or of the only one (None). Raises
     UsageError."""
-    followers = *(target for targets in tables for target in targets(name, form)), *kafka(form)
+    filled = (*(target for targets in tables for target in targets(name, form)),)
+    if compact_every is not None and not filled:
+        raise UsageError("--compact-every needs --delta or --iceberg")
+    followers = *filled, *kafka(form)
     if not followers and form != DEFAULT_FORM:
         raise UsageError(
             "--include-internal, --no-inflate-bodies and --max-inflated-bytes need --delta, "

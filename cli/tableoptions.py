@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from reput.cli import options
-from reput.cli.options import DELTA, ICEBERG
+from reput.cli.options import DELTA, ICEBERG, TABLES
 from reput.store.errors import UsageError
 from reput.store.follower import FollowerTarget
 from reput.store.rows.rowform import RowForm
@@ -46,6 +46,13 @@ IcebergConfig = Annotated[
 IcebergSchema = Annotated[Path | None, options.value("FILE", _SCHEMA, panel=ICEBERG)]
 IcebergStoreId = Annotated[str | None, options.value("ID", _STORE_ID, panel=ICEBERG)]
 IcebergInterval = Annotated[str, options.value("TIME", _INTERVAL, panel=ICEBERG)]
+CompactEvery = Annotated[
+    str | None,
+    options.value(
+        "TIME", "Compact the tables of this run and expire them at this interval, as `reput table` "
+        "does; rows wait meanwhile.", panel=TABLES,
+    ),
+]  # fmt: skip
 
 
 def delta_followers(
@@ -53,6 +60,7 @@ def delta_followers(
     delta_schema: DeltaSchema = None,
     delta_store_id: DeltaStoreId = None,
     delta_interval: DeltaInterval = "10s",
+    compact_every: CompactEvery = None,
 ) -> Targets:
     """Return a function for the Delta followers that the options ask for. Both raise
     UsageError."""
@@ -65,11 +73,12 @@ def delta_followers(
     from reput.sinks.tables.jsonbody import JsonColumns  # noqa: PLC0415
 
     columns = JsonColumns.read(delta_schema) if delta_schema is not None else None
+    every_seconds = _compact_seconds(compact_every)
 
     def targets(name: str | None, form: RowForm) -> tuple[FollowerTarget, ...]:
         _check_store_id("--delta-store-id", name, delta_store_id)
         url = delta if name is None else f"{delta.rstrip('/')}/{name}"
-        return (DeltaTarget(url, columns, delta_store_id, interval_seconds, form),)
+        return (DeltaTarget(url, columns, delta_store_id, interval_seconds, form, every_seconds),)
 
     return targets
 
@@ -80,6 +89,7 @@ def iceberg_followers(
     iceberg_schema: IcebergSchema = None,
     iceberg_store_id: IcebergStoreId = None,
     iceberg_interval: IcebergInterval = "1m",
+    compact_every: CompactEvery = None,
 ) -> Targets:
     """Return a function for the Iceberg followers that the options ask for. Both raise
     UsageError."""
@@ -99,13 +109,24 @@ def iceberg_followers(
     table = TableName.parse(iceberg)
     catalog = read_catalog(iceberg_config, table.catalog)
     columns = JsonColumns.read(iceberg_schema) if iceberg_schema is not None else None
+    every_seconds = _compact_seconds(compact_every)
 
     def targets(name: str | None, form: RowForm) -> tuple[FollowerTarget, ...]:
         _check_store_id("--iceberg-store-id", name, iceberg_store_id)
         own = table if name is None else table.suffixed(name)
-        return (IcebergTarget(own, catalog, columns, iceberg_store_id, interval_seconds, form),)
+        return (
+            IcebergTarget(
+                own, catalog, columns, iceberg_store_id, interval_seconds, form, every_seconds
+            ),
+        )
 
     return targets
+
+
+def _compact_seconds(compact_every: str | None) -> float | None:
+    if compact_every is None:
+        return None
+    return options.duration_option_ms("--compact-every", compact_every) / 1000
 
 
 def _check_store_id(option: str, name: str | None, store_id: str | None) -> None:

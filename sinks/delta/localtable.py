@@ -84,7 +84,13 @@ class LocalTable:
         # the transactions are the last lines; earlier versions wrote one and did not count it
         infos = (action.get("commitInfo", {}) for action in actions)
         count = sum(int(info.get(TRANSACTIONS_MARK, 1)) for info in infos if POSITION_MARK in info)
-        if sum("txn" in action for action in actions) < count:
+        complete = sum("txn" in action for action in actions) >= count
+        for action in actions:
+            # a compaction says how many files it has changed
+            metrics = action.get("commitInfo", {}).get("operationMetrics", {})
+            for kind, metric in (("add", "numFilesAdded"), ("remove", "numFilesRemoved")):
+                complete &= sum(kind in other for other in actions) >= metrics.get(metric, 0)
+        if not complete:
             raise _torn(commit, "its end is missing")
 
     def _check_file(self, commit: Path, added: dict[str, Any]) -> None:
@@ -100,6 +106,6 @@ class LocalTable:
 def _torn(commit: Path, what: str) -> StoreError:
     return StoreError(
         f"the newest version of the Delta table, {commit}, was torn, as by a power loss: {what}; "
-        "remove that file, and its rows are written again",
+        "remove that file, and what it added is written again",
         path=commit,
     )

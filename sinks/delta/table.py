@@ -41,6 +41,7 @@ from reput.sinks.tables.follower import (
     table_schema,
 )
 from reput.sinks.tables.jsonbody import JsonColumns
+from reput.sinks.tables.upkeep import RegularUpkeep, TableUpkeep
 from reput.store.config import StoreSettings
 from reput.store.errors import UsageError
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm
@@ -74,6 +75,8 @@ class DeltaTarget:
     interval and not ten times a second."""
     form: RowForm = DEFAULT_FORM
     """The form of a new table's rows; a table keeps the one that it began with."""
+    compact_every_seconds: float | None = None
+    """Compact the table and expire its files at this interval; None leaves that to others."""
     name: str = "delta"
     position_is_apart: bool = False
 
@@ -105,16 +108,27 @@ class DeltaTarget:
             option="`DeltaTarget.store_id=`",
             losing="delta.setTransactionRetentionDuration",
         )
-        writer = DeltaWriter(self.url, store.store_id, table_schema(self.json_columns))
-        return TableFollower(writer, store, self.json_columns, self.form)
+        local = LocalTable.of(self.url)
+        writer = DeltaWriter(self.url, local, store.store_id, table_schema(self.json_columns))
+        every = self.compact_every_seconds
+        upkeep = None if every is None else RegularUpkeep(self.upkeep(local), self.name, every)
+        return TableFollower(writer, store, self.json_columns, self.form, upkeep)
+
+    def upkeep(self, local: LocalTable | None = None) -> TableUpkeep:
+        """Return the upkeep of this table; ``local`` is that of a writer in this process."""
+        from reput.sinks.delta.upkeep import DeltaUpkeep  # noqa: PLC0415
+
+        return DeltaUpkeep(self.url, local or LocalTable.of(self.url))
 
 
 class DeltaWriter:
     """Commits to one table; a ``sinks.tables.follower.TableWriter``."""
 
-    def __init__(self, url: str, store_id: str, schema: pa.Schema) -> None:
+    def __init__(
+        self, url: str, local: LocalTable | None, store_id: str, schema: pa.Schema
+    ) -> None:
         self._url = url
-        self._local = LocalTable.of(url)
+        self._local = local
         self._store_id = store_id
         self._app_id = f"reput:{store_id}"
         self._table: DeltaTable | None = None

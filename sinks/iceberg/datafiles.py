@@ -7,9 +7,11 @@ by WRITERS threads. Files are written once; a commit that another one overtook t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from uuid import uuid4
+from itertools import chain
+from uuid import UUID, uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +33,14 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import AssertTableUUID
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotsUpdate,
+    TableUpdate,
+)
 from pyiceberg.transforms import DayTransform
 from pyiceberg.typedef import Record
 
@@ -48,6 +57,9 @@ NO_METRICS = {
 _VARIED = {*_UNIQUE, "keys", "physicalOffset", "queueOffset", "storeTimestamp", "bornTimestamp"}
 """Columns of many values, for which a dictionary costs more than it saves."""
 _PARTITION_FIELD_ID = 1000
+_UNIQUE_NAME = re.compile(
+    r"(.+-)?reput-.+-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9]{5}\.parquet", re.ASCII
+)
 
 
 def iceberg_schema(schema: pa.Schema) -> Schema:
@@ -73,7 +85,7 @@ def is_partitioned_by_day(metadata: TableMetadata) -> bool:
 
 
 def write_data_files(table: Table, rows: Iterator[pa.RecordBatch], stem: str) -> list[DataFile]:
-    """Write rows as files whose names begin with ``stem``; return their entries. Raises what taking
+    """Write rows as files in whose names ``stem`` stands; return their entries. Raises what taking
     a row raises, and leaves no file then."""
     unique = uuid4()
     pending: list[Future[DataFile]] = []
@@ -85,8 +97,8 @@ def write_data_files(table: Table, rows: Iterator[pa.RecordBatch], stem: str) ->
                     if len(pending) >= WRITERS:
                         found.append(pending.pop(0).result())
                     number = len(found) + len(pending)
-                    name = f"{stem}-{unique}-{number:05}.parquet"
-                    pending.append(pool.submit(_write, table, name, day, part))
+                    name = _file_name(stem, unique, number)
+                    pending.append(pool.submit(_write, table, name, Record(day), part))
             return found + [one.result() for one in pending]
         except BaseException:
             wait(pending)
@@ -126,11 +138,37 @@ def _days(rows: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
         yield number, rows.slice(start, end - start)
 
 
-def _write(table: Table, name: str, day: int | None, rows: pa.Table) -> DataFile:
+def rewrite_data_files(table: Table, tasks: list[FileScanTask]) -> list[DataFile]:
+    """Write the rows of files of one partition as one file, as many at a time as an append does;
+    return its entry, or none where no row is left."""
+    scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
+    form = schema_to_pyarrow(table.schema())
+    rows = (
+        batch
+        for found in scan.to_record_batches(tasks)
+        for batch in pa.Table.from_batches([found]).select(form.names).cast(form).to_batches()
+    )
+    parts = (part for chunk in _chunks(rows) for _, part in _days(chunk))
+    if (first := next(parts, None)) is None:
+        return []
+    name = _file_name("compacted", uuid4(), 0)
+    return [_write(table, name, tasks[0].file.partition, first, parts)]
+
+
+def _file_name(stem: str, unique: UUID, number: int) -> str:
+    return f"reput-{stem}-{unique}-{number:05}.parquet"
+
+
+def is_own_file(name: str) -> bool:
+    """Whether a data file was written here; a table may put a prefix before its name."""
+    return _UNIQUE_NAME.fullmatch(name) is not None
+
+
+def _write(
+    table: Table, name: str, partition: Record, first: pa.Table, parts: Iterable[pa.Table] = ()
+) -> DataFile:
     schema, metadata = table.schema(), table.metadata
-    form = schema_to_pyarrow(schema.select(*rows.column_names))
-    # other columns of the table have no part in the file, and are null
-    columns = rows.select(form.names).cast(form)
+    form = schema_to_pyarrow(schema.select(*first.column_names))
     location = table.location_provider().new_data_location(name)
     output = table.io.new_output(location)
     paths = set(parquet_path_to_id_mapping(schema.select(*form.names)))
@@ -142,7 +180,9 @@ def _write(table: Table, name: str, day: int | None, rows: pa.Table) -> DataFile
             write_statistics=sorted(paths - _UNIQUE),
         ) as writer,
     ):  # fmt: skip
-        writer.write_table(columns)
+        for part in chain([first], parts):
+            # other columns of the table have no part in the file, and are null
+            writer.write_table(part.select(form.names).cast(form))
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=writer.writer.metadata,
         stats_columns=compute_statistics_plan(schema, {**metadata.properties, **NO_METRICS}),
@@ -152,7 +192,7 @@ def _write(table: Table, name: str, day: int | None, rows: pa.Table) -> DataFile
         content=DataFileContent.DATA,
         file_path=location,
         file_format=FileFormat.PARQUET,
-        partition=Record(day),
+        partition=partition,
         file_size_in_bytes=len(output),
         sort_order_id=None,
         spec_id=metadata.default_spec_id,
@@ -191,9 +231,45 @@ def stage_delete(
                 snapshot.append_data_file(file)
 
 
-def commit(catalog: Catalog, table: Table, transaction: Transaction) -> None:
-    """Send what is staged, once. Raises CommitFailedException where the table has another head now;
-    after any other error it is not known whether it was taken.
+def stage_replacement(
+    transaction: Transaction, old: Iterable[DataFile], new: Iterable[DataFile]
+) -> int:
+    """Stage one snapshot with the same rows in other files; return its id.
+
+    It is said to be a replacement, which pyiceberg cannot make: those who read a table snapshot by
+    snapshot skip one, and stop at an overwrite.
+    """
+    with transaction.update_snapshot().overwrite() as snapshot:
+        for file in old:
+            snapshot.delete_data_file(file)
+        for file in new:
+            snapshot.append_data_file(file)
+    transaction._updates = tuple(map(_as_replacement, transaction._updates))
+    (added,) = (one for one in transaction._updates if isinstance(one, AddSnapshotUpdate))
+    return added.snapshot.snapshot_id
+
+
+def _as_replacement(update: TableUpdate) -> TableUpdate:
+    if not isinstance(update, AddSnapshotUpdate):
+        return update
+    assert update.snapshot.summary is not None
+    summary = Summary(Operation.REPLACE, **update.snapshot.summary.additional_properties)
+    return AddSnapshotUpdate(snapshot=update.snapshot.model_copy(update={"summary": summary}))
+
+
+def stage_expiry(transaction: Transaction, table: Table, snapshot_ids: Sequence[int]) -> None:
+    """Stage the removal of snapshots. A branch or tag that has moved since refuses it."""
+    heads = tuple(
+        AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id})
+        for name, ref in table.metadata.refs.items()
+    )
+    update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": [*snapshot_ids]})
+    transaction._apply((update,), heads)
+
+
+def commit(catalog: Catalog, table: Table, transaction: Transaction) -> TableMetadata:
+    """Send what is staged, once; return what the table has then. Raises CommitFailedException where
+    it has another head now; after any other error it is not known whether it was taken.
 
     ``commit_transaction`` would stage anew on a head that another writer has made, whoever that is,
     and delete files of a snapshot that was taken where its request had been sent twice.
@@ -202,3 +278,4 @@ def commit(catalog: Catalog, table: Table, transaction: Transaction) -> None:
     requirements = (*transaction._requirements, requirement)
     response = catalog.commit_table(table, requirements, transaction._updates)
     catalog._delete_old_metadata(table.io, table.metadata, response.metadata)
+    return response.metadata

@@ -95,7 +95,7 @@ class Marks:
         text = metadata.properties.get(self.position_key)
         newest = None if text is None else Found.parse(text)
         snapshots = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-        current = _head(metadata)
+        current, is_rolled_back = _head(metadata), False
         while current is not None:
             mark = None if current.summary is None else current.summary[self.position_key]
             sequence_number = current.sequence_number or 0
@@ -103,14 +103,16 @@ class Marks:
                 found = Found(int(mark), sequence_number, current.snapshot_id)
                 self._check_cuts(found, metadata.properties)
                 return found
-            if newest is not None and sequence_number < newest.sequence_number:
-                raise StoreError(
-                    f"the table was rolled back to its snapshot {current.snapshot_id}, before all "
-                    f"that tell a position of the store {self.store_id}, and so the position of "
-                    f"its rows is unknown: roll it back to snapshot {newest.snapshot_id} or to a "
-                    "later one"
-                )
+            is_rolled_back = newest is not None and sequence_number < newest.sequence_number
             current = snapshots.get(current.parent_snapshot_id or 0)
+        if newest is not None and is_rolled_back:
+            head = _head(metadata)
+            assert head is not None
+            raise StoreError(
+                f"the table was rolled back to its snapshot {head.snapshot_id}, before all that "
+                f"tell a position of the store {self.store_id}, and so the position of its rows is "
+                f"unknown: roll it back to snapshot {newest.snapshot_id} or to a later one"
+            )
         return newest
 
     def _check_cuts(self, found: Found, properties: Mapping[str, str]) -> None:

@@ -29,6 +29,7 @@ from reput.sinks.tables.follower import (
     table_schema,
 )
 from reput.sinks.tables.jsonbody import JsonColumns
+from reput.sinks.tables.upkeep import RegularUpkeep, TableUpkeep
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError, UsageError
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
 
 DEFAULT_INTERVAL_SECONDS = 60.0
+KEPT_SNAPSHOTS = 90
+"""Number of snapshots that stay: with 100 a commit takes four times as long as with one."""
 COMMITS = 100
 """Commits of one range that other writers may overtake."""
 FORMAT_VERSION = 2
@@ -67,6 +70,8 @@ class IcebergTarget:
     """Each commit adds a snapshot, and makes the next one slower."""
     form: RowForm = DEFAULT_FORM
     """The form of a new table's rows; a table keeps the one that it began with."""
+    compact_every_seconds: float | None = None
+    """Compact the table and expire its snapshots at this interval; None leaves that to others."""
     name: str = "iceberg"
     position_is_apart: bool = False
 
@@ -98,7 +103,15 @@ class IcebergTarget:
             losing="a change of the table's properties",
         )
         writer = IcebergWriter(self, store, table_schema(self.json_columns))
-        return TableFollower(writer, store, self.json_columns, self.form)
+        every = self.compact_every_seconds
+        upkeep = None if every is None else RegularUpkeep(self.upkeep(), self.name, every)
+        return TableFollower(writer, store, self.json_columns, self.form, upkeep)
+
+    def upkeep(self, kept_snapshots: int = KEPT_SNAPSHOTS) -> TableUpkeep:
+        """Return the upkeep of this table, which keeps that many snapshots of the main branch."""
+        from reput.sinks.iceberg.upkeep import IcebergUpkeep  # noqa: PLC0415
+
+        return IcebergUpkeep(self.table, self.catalog, kept_snapshots)
 
 
 class IcebergWriter:

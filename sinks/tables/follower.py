@@ -25,6 +25,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from reput.sinks.tables.jsonbody import JsonColumns
+from reput.sinks.tables.upkeep import RegularUpkeep
 from reput.store.errors import StoreError, UsageError
 from reput.store.rows.rowform import RowForm
 from reput.store.rows.rowschema import ROWS_SCHEMA
@@ -90,10 +91,16 @@ class TableFollower:
     """Fills one table; a ``store.follower.LogFollower``."""
 
     def __init__(
-        self, writer: TableWriter, store: TableStore, json: JsonColumns | None, form: RowForm
+        self,
+        writer: TableWriter,
+        store: TableStore,
+        json: JsonColumns | None,
+        form: RowForm,
+        upkeep: RegularUpkeep | None = None,
     ) -> None:
         """``form`` is for a new table; a table keeps the form that it began with."""
         self._writer = writer
+        self._upkeep = upkeep
         self._store = store
         self._json = json
         self._wanted_form = form
@@ -175,6 +182,8 @@ class TableFollower:
         self._mark = Mark(end, form)
         self._position, self._unanswered = end, None
         self._bad_bodies += bad_bodies
+        if self._upkeep is not None:
+            self._upkeep.run_if_due()
 
     def truncate(self, end: int) -> None:
         """Delete the rows at and after ``end``."""

@@ -238,6 +238,14 @@ CALLS = (
     ),
     Case((*RUN, "--iceberg", "lake.db.t"), "needs --iceberg-config FILE", [(*RUN, *ICEBERG)]),
     Case(
+        (*RUN, "--compact-every", "1h"),
+        "needs --delta or --iceberg",
+        [
+            (*RUN, "--compact-every", "1h", "--delta", NEW),
+            (*RUN, "--compact-every", "1h", *ICEBERG),
+        ],
+    ),
+    Case(
         (*RUN, "--delta", NEW, "--no-inflate-bodies", "--max-inflated-bytes", "1m"),
         "give --no-inflate-bodies or --max-inflated-bytes",
         [

@@ -1,0 +1,264 @@
+"""Upkeep of an Iceberg table, beside all its writers.
+
+pyiceberg 0.12 neither joins files nor removes any, so both are done here. A file is removed only
+after a commit has taken, from what the catalog then says, the last snapshot that names it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pyarrow.fs as pafs
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+)
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import DataFile, ManifestEntryStatus, ManifestFile
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from reput.sinks.iceberg.catalog import TableName, open_catalog
+from reput.sinks.iceberg.datafiles import (
+    commit,
+    is_own_file,
+    is_partitioned_by_day,
+    rewrite_data_files,
+    stage_expiry,
+    stage_replacement,
+)
+from reput.sinks.iceberg.marks import MAIN
+from reput.sinks.tables.upkeep import TARGET_FILE_BYTES, Compaction, Expiry
+from reput.store.errors import StoreError, UsageError
+from reput.store.rows.rowschema import ROWS_SCHEMA
+
+ORPHAN_SECONDS = 24 * 3600.0
+"""Age of a file that belongs to no snapshot; a commit that takes longer would lose its files."""
+COMMITS = 20
+"""Commits of one change that other writers may overtake."""
+_LARGE = 3 / 4
+_OFFSET = "physicalOffset"
+
+
+class IcebergUpkeep:
+    """The upkeep of one table; a ``sinks.tables.upkeep.TableUpkeep``."""
+
+    def __init__(self, table: TableName, catalog: Mapping[str, Any], kept_snapshots: int) -> None:
+        """``catalog`` as of ``sinks.iceberg.catalog.read_catalog``."""
+        self._name = table
+        self._properties = catalog
+        self._kept_snapshots = kept_snapshots
+
+    def compact(self, target_bytes: int = TARGET_FILE_BYTES) -> Compaction:
+        """Join the small files of each partition, up to ``target_bytes`` a file, by one commit for
+        each new file."""
+        done = Compaction()
+        with open_catalog(self._name.catalog, self._properties) as catalog:
+            table = self._load(catalog)
+            if not is_partitioned_by_day(table.metadata) or not _has_our_columns(table):
+                raise UsageError(
+                    f"the table {self._name} has not the columns and partitions that reput writes: "
+                    "compact it by the program that fills it"
+                )
+            for tasks in _groups(table, target_bytes):
+                done = _sum(done, self._replace(catalog, table, tasks))
+        return done
+
+    def _replace(self, catalog: Catalog, table: Table, tasks: list[FileScanTask]) -> Compaction:
+        """Write the rows of files anew and commit, until no other writer overtakes it. Nothing is
+        changed where one has changed these very files."""
+        new, ids = rewrite_data_files(table, tasks), set[int]()
+        old = {task.file.file_path: task for task in tasks}
+        for _ in range(COMMITS):
+            table = self._load(catalog)
+            if not ids.isdisjoint(one.snapshot_id for one in table.metadata.snapshots):
+                return Compaction(
+                    len(tasks), sum(task.file.file_size_in_bytes for task in tasks),
+                    len(new), sum(file.file_size_in_bytes for file in new),
+                )  # fmt: skip
+            if not _are_unchanged(table, old):
+                break
+            transaction = table.transaction()
+            ids.add(stage_replacement(transaction, [task.file for task in tasks], new))
+            # what is refused may have been taken before: a box between may send a request twice
+            with suppress(CommitFailedException):
+                commit(catalog, table, transaction)
+        _delete(table.io, (file.file_path for file in new))
+        return Compaction()
+
+    def expire(self) -> Expiry:
+        """Remove all but the newest snapshots of the main branch, those that only tags and other
+        branches have excepted, and files that nothing names any more."""
+        with open_catalog(self._name.catalog, self._properties) as catalog:
+            expired, files = self._expire_snapshots(catalog)
+            table = self._load(catalog)
+            return Expiry(expired, files + _delete_orphans(table))
+
+    def _expire_snapshots(self, catalog: Catalog) -> tuple[int, int]:
+        """Return the numbers of snapshots and of files that were removed."""
+        for _ in range(COMMITS):
+            table = self._load(catalog)
+            if table.properties.get("gc.enabled", "true") == "false":
+                raise UsageError(
+                    f"the table {self._name} has gc.enabled = false: its files may belong to other "
+                    "tables, too, and are not removed"
+                )
+            gone = _expired(table.metadata, self._kept_snapshots)
+            if not gone:
+                return 0, 0
+            transaction = table.transaction()
+            stage_expiry(transaction, table, [one.snapshot_id for one in gone])
+            with suppress(CommitFailedException):
+                kept = commit(catalog, table, transaction)
+                return len(gone), _delete_unnamed(table.io, gone, kept)
+        raise StoreError(
+            f"other writers have overtaken {COMMITS} commits of the table {self._name}: no "
+            "snapshot was removed"
+        )
+
+    def _load(self, catalog: Catalog) -> Table:
+        try:
+            return catalog.load_table(self._name.identifier)
+        except (NoSuchTableError, NoSuchNamespaceError) as error:
+            raise UsageError(f"there is no table {self._name}") from error
+
+
+def _has_our_columns(table: Table) -> bool:
+    return {*ROWS_SCHEMA.names, "storeId"} <= set(table.schema().column_names)
+
+
+def _sum(one: Compaction, other: Compaction) -> Compaction:
+    return Compaction(
+        one.replaced_files + other.replaced_files, one.replaced_bytes + other.replaced_bytes,
+        one.new_files + other.new_files, one.new_bytes + other.new_bytes,
+    )  # fmt: skip
+
+
+def _groups(table: Table, target_bytes: int) -> Iterator[list[FileScanTask]]:
+    """Yield files of one partition each that are small, in the order of their offsets."""
+    small: dict[tuple[object, ...], list[FileScanTask]] = defaultdict(list)
+    offset_id = table.schema().find_field(_OFFSET).field_id
+    for task in _tasks(table):
+        file, partition = task.file, task.file.partition
+        is_small = file.file_size_in_bytes < target_bytes * _LARGE
+        if is_small and file.spec_id == table.metadata.default_spec_id:
+            small[tuple(partition[at] for at in range(len(partition)))].append(task)
+    for tasks in small.values():
+        tasks.sort(key=lambda task: _least_offset(task.file, offset_id))
+        group, size = list[FileScanTask](), 0
+        for task in tasks:
+            group.append(task)
+            size += task.file.file_size_in_bytes
+            if size >= target_bytes:
+                yield group
+                group, size = [], 0
+        if len(group) > 1:
+            yield group
+
+
+def _tasks(table: Table) -> list[FileScanTask]:
+    return [task for task in table.scan().plan_files() if isinstance(task, FileScanTask)]
+
+
+def _least_offset(file: DataFile, field_id: int) -> int:
+    bound = (file.lower_bounds or {}).get(field_id)
+    return -1 if bound is None else int.from_bytes(bound, "little", signed=True)
+
+
+def _are_unchanged(table: Table, old: Mapping[str, FileScanTask]) -> bool:
+    """Whether the main branch has files still, and no other rows of theirs deleted."""
+    now = {task.file.file_path: task.delete_files for task in _tasks(table)}
+    return all(now.get(path) == task.delete_files for path, task in old.items())
+
+
+def _expired(metadata: TableMetadata, keep: int) -> list[Snapshot]:
+    """The snapshots that go. One without a branch stays while it is no older than those that
+    stay: it may be staged by another program, or have been rolled back a moment ago."""
+    snapshots = {one.snapshot_id: one for one in metadata.snapshots}
+    main = list(_line(metadata.snapshot_by_name(MAIN), snapshots))
+    kept = {one.snapshot_id for one in main[:keep]}
+    for name in metadata.refs.keys() - {MAIN}:
+        kept |= {one.snapshot_id for one in _line(metadata.snapshot_by_name(name), snapshots)}
+    since = min((one.timestamp_ms for one in main[:keep]), default=0)
+    main_ids = {one.snapshot_id for one in main}
+    return [
+        one
+        for one in metadata.snapshots
+        if one.snapshot_id not in kept and (one.snapshot_id in main_ids or one.timestamp_ms < since)
+    ]
+
+
+def _line(head: Snapshot | None, snapshots: Mapping[int, Snapshot]) -> Iterator[Snapshot]:
+    while head is not None:
+        yield head
+        head = snapshots.get(head.parent_snapshot_id or 0)
+
+
+def _delete_unnamed(io: FileIO, gone: Iterable[Snapshot], metadata: TableMetadata) -> int:
+    """Remove the files of snapshots that no other snapshot has; return their number."""
+    kept = _manifests(io, metadata.snapshots)
+    dead = {path: one for path, one in _manifests(io, gone).items() if path not in kept}
+    named = {
+        entry.data_file.file_path
+        for manifest in dead.values()
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=False)
+    }
+    if named:
+        named -= _live_files(io, kept.values())
+    lists = {one.manifest_list for one in gone}
+    return _delete(io, (*named, *dead, *lists))
+
+
+def _manifests(io: FileIO, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:
+    return {one.manifest_path: one for snapshot in snapshots for one in snapshot.manifests(io)}
+
+
+def _live_files(io: FileIO, manifests: Iterable[ManifestFile]) -> set[str]:
+    return {
+        entry.data_file.file_path
+        for manifest in manifests
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=False)
+        if entry.status != ManifestEntryStatus.DELETED
+    }
+
+
+def _delete_orphans(table: Table) -> int:
+    """Remove data files with names of ours that no snapshot has; return their number. Broken-off
+    writes and commits that were lost leave them."""
+    io = table.io
+    assert isinstance(io, PyArrowFileIO)
+    scheme, netloc, root = io.parse_location(table.location_provider().data_path, io.properties)
+    file_system = io.fs_by_scheme(scheme, netloc)
+    found = file_system.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=True))
+    before = time.time() - ORPHAN_SECONDS
+    old = {
+        one.path
+        for one in found
+        if one.type == pafs.FileType.File
+        and is_own_file(one.base_name)
+        and one.mtime is not None
+        and one.mtime.timestamp() < before
+    }
+    if old:
+        live = _live_files(io, _manifests(io, table.metadata.snapshots).values())
+        old -= {io.parse_location(path, io.properties)[2] for path in live}
+    for path in old:
+        file_system.delete_file(path)
+    return len(old)
+
+
+def _delete(io: FileIO, locations: Iterable[str]) -> int:
+    """Remove files, and return their number; one that is gone already counts, too."""
+    gone = list(locations)
+    for location in gone:
+        with suppress(FileNotFoundError):
+            io.delete(location)
+    return len(gone)

@@ -1,0 +1,82 @@
+"""Upkeep of tables: small files become large ones, and what no reader needs any more goes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from reput.store.errors import SyncError
+
+TARGET_FILE_BYTES = 128 << 20
+"""Size to which compaction brings files; those of at least three quarters of it stay."""
+
+logger = logging.getLogger("reput")
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """Files that were replaced, and those in their place."""
+
+    replaced_files: int = 0
+    replaced_bytes: int = 0
+    new_files: int = 0
+    new_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """Removed history of a table: its versions, and files that only they had."""
+
+    versions: int = 0
+    files: int = 0
+
+
+class TableUpkeep(Protocol):
+    """The upkeep of one table in its format. It may run beside the table's writers: where one of
+    them is faster, it looks again. Its calls raise the errors of the format's library, or a
+    ReputError; the table is then as readers know it, with files beside it that are removed later.
+    """
+
+    def compact(self, target_bytes: int = TARGET_FILE_BYTES) -> Compaction:
+        """Join small files. Raises UsageError where there is no table that has our form."""
+        ...
+
+    def expire(self) -> Expiry:
+        """Remove history and files that are not needed any more, broken-off writes included. Raises
+        UsageError where there is no table."""
+        ...
+
+
+class RegularUpkeep:
+    """The upkeep of a follower's table, after a write and at an interval. Rows wait meanwhile."""
+
+    def __init__(self, table: TableUpkeep, name: str, interval_seconds: float) -> None:
+        """``name`` is the follower's, for log lines."""
+        self._table = table
+        self._name = name
+        self._interval = interval_seconds
+        self._due = time.monotonic() + interval_seconds
+
+    def run_if_due(self) -> None:
+        """Compact and expire. What fails is logged and tried again after the next interval, since
+        the rows are there; raises SyncError, which ends all writes to a local table."""
+        if time.monotonic() < self._due:
+            return
+        try:
+            compaction, expiry = self._table.compact(), self._table.expire()
+        except SyncError:
+            raise
+        except Exception as error:
+            logger.warning(
+                "follower %s: compaction failed, and is tried again in %d s: %s",
+                self._name, self._interval, error,
+            )  # fmt: skip
+        else:
+            logger.info(
+                "follower %s: %d files compacted to %d, %d old versions and %d files removed",
+                self._name, compaction.replaced_files, compaction.new_files, expiry.versions,
+                expiry.files,
+            )  # fmt: skip
+        self._due = time.monotonic() + self._interval
