@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from reput.cli import options
 from reput.cli.options import DELTA, ICEBERG, TABLES
@@ -12,10 +12,14 @@ from reput.store.errors import UsageError
 from reput.store.follower import FollowerTarget
 from reput.store.rows.rowform import RowForm
 
+if TYPE_CHECKING:
+    from reput.sinks.delta.table import DeltaTarget
+    from reput.sinks.iceberg.table import IcebergTarget
+
 Targets = Callable[[str | None, RowForm], tuple[FollowerTarget, ...]]
 """The followers of the only store (None), or of one of several, by its name."""
 
-_SCHEMA = "TOML or JSON file that names the columns to take from JSON bodies."
+_SCHEMA = "TOML or JSON file that says which columns to take from bodies, by topic."
 _STORE_ID = "The store's name in a table that several stores share or that outlives OUTPUT."
 _INTERVAL = "Commit to the table at most this often, or earlier once 256 MiB of log are waiting."
 
@@ -70,15 +74,16 @@ def delta_followers(
             raise UsageError("--delta-schema and --delta-store-id need --delta URL")
         return lambda _name, _form: ()
     from reput.sinks.delta.table import DeltaTarget  # noqa: PLC0415
-    from reput.sinks.tables.jsonbody import JsonColumns  # noqa: PLC0415
+    from reput.store.bodies.declaration import BodyColumns  # noqa: PLC0415
 
-    columns = JsonColumns.read(delta_schema) if delta_schema is not None else None
+    columns = BodyColumns.read(delta_schema) if delta_schema is not None else None
     every_seconds = _compact_seconds(compact_every)
 
     def targets(name: str | None, form: RowForm) -> tuple[FollowerTarget, ...]:
         _check_store_id("--delta-store-id", name, delta_store_id)
         url = delta if name is None else f"{delta.rstrip('/')}/{name}"
-        return (DeltaTarget(url, columns, delta_store_id, interval_seconds, form, every_seconds),)
+        target = DeltaTarget(url, columns, delta_store_id, interval_seconds, form, every_seconds)
+        return _with_bad_records(target)
 
     return targets
 
@@ -104,23 +109,29 @@ def iceberg_followers(
         raise UsageError("--iceberg needs --iceberg-config FILE, which says where its catalog is")
     from reput.sinks.iceberg.catalog import TableName, read_catalog  # noqa: PLC0415
     from reput.sinks.iceberg.table import IcebergTarget  # noqa: PLC0415
-    from reput.sinks.tables.jsonbody import JsonColumns  # noqa: PLC0415
+    from reput.store.bodies.declaration import BodyColumns  # noqa: PLC0415
 
     table = TableName.parse(iceberg)
     catalog = read_catalog(iceberg_config, table.catalog)
-    columns = JsonColumns.read(iceberg_schema) if iceberg_schema is not None else None
+    columns = BodyColumns.read(iceberg_schema) if iceberg_schema is not None else None
     every_seconds = _compact_seconds(compact_every)
 
     def targets(name: str | None, form: RowForm) -> tuple[FollowerTarget, ...]:
         _check_store_id("--iceberg-store-id", name, iceberg_store_id)
         own = table if name is None else table.suffixed(name)
-        return (
-            IcebergTarget(
-                own, catalog, columns, iceberg_store_id, interval_seconds, form, every_seconds
-            ),
+        target = IcebergTarget(
+            own, catalog, columns, iceberg_store_id, interval_seconds, form, every_seconds
         )
+        return _with_bad_records(target)
 
     return targets
+
+
+def _with_bad_records(target: DeltaTarget | IcebergTarget) -> tuple[FollowerTarget, ...]:
+    """Return a table's target, and that of its bad records if a topic asks for it."""
+    columns = target.body_columns
+    has_bad = columns is not None and columns.has_table_of_bad
+    return (target, target.of_bad_records()) if has_bad else (target,)
 
 
 def _compact_seconds(compact_every: str | None) -> float | None:

@@ -23,7 +23,7 @@ ROOMS = {
     "serving": ("acl",),
     "sinks": ("index", "tables", "delta", "iceberg", "kafka"),
     "sources": (),
-    "store": ("log", "index", "queue", "state", "rows", "runs"),
+    "store": ("log", "index", "queue", "state", "rows", "bodies", "runs"),
     "streaming": ("spark",),
     "upkeep": ("verify", "watch"),
     "workload": (),

@@ -6,7 +6,7 @@ Delta's protocol, durably (on a local path ``localtable`` ensures that). The app
 store's identity. If two writers share an identity, the table refuses the second one's commit. Unit
 of work: a range of the log, one after the other, in one thread.
 
-Columns besides those of every table (``sinks.tables.follower``):
+Columns besides those of every table (``sinks.tables.tablerows``):
 
 | column | type | content |
 |---|---|---|
@@ -24,7 +24,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,13 +38,14 @@ from reput.sinks.tables.follower import (
     TableFollower,
     TableStore,
     check_store_id,
-    table_schema,
 )
-from reput.sinks.tables.jsonbody import JsonColumns
+from reput.sinks.tables.tablerows import rows_of
 from reput.sinks.tables.upkeep import RegularUpkeep, TableUpkeep
+from reput.store.bodies.declaration import BodyColumns
 from reput.store.config import StoreSettings
 from reput.store.errors import UsageError
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm
+from reput.store.rows.rowschema import ROWS_SCHEMA
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -67,7 +68,7 @@ class DeltaTarget:
     url: str
     """A local path or another URL of deltalake: s3://, gs://, az://, ...; their settings come from
     the environment."""
-    json_columns: JsonColumns | None = None
+    body_columns: BodyColumns | None = None
     store_id: str | None = None
     """The store's identity in the table; None takes the output's, for a table of its own."""
     interval_seconds: float = DEFAULT_INTERVAL_SECONDS
@@ -77,6 +78,8 @@ class DeltaTarget:
     """The form of a new table's rows; a table keeps the one that it began with."""
     compact_every_seconds: float | None = None
     """Compact the table and expire its files at this interval; None leaves that to others."""
+    only_bad: bool = False
+    """Whether it is the table of bad records."""
     name: str = "delta"
     position_is_apart: bool = False
 
@@ -109,10 +112,16 @@ class DeltaTarget:
             losing="delta.setTransactionRetentionDuration",
         )
         local = LocalTable.of(self.url)
-        writer = DeltaWriter(self.url, local, store.store_id, table_schema(self.json_columns))
+        writer = DeltaWriter(self.url, local, store.store_id)
         every = self.compact_every_seconds
         upkeep = None if every is None else RegularUpkeep(self.upkeep(local), self.name, every)
-        return TableFollower(writer, store, self.json_columns, self.form, upkeep)
+        rows = rows_of(self.body_columns, only_bad=self.only_bad)
+        return TableFollower(writer, store, rows, self.form, upkeep)
+
+    def of_bad_records(self) -> DeltaTarget:
+        """Return the target of the table of bad records, beside this one."""
+        url = f"{self.url.rstrip('/')}_bad"
+        return replace(self, url=url, name=f"{self.name}-bad", only_bad=True)
 
     def upkeep(self, local: LocalTable | None = None) -> TableUpkeep:
         """Return the upkeep of this table; ``local`` is that of a writer in this process."""
@@ -124,15 +133,12 @@ class DeltaTarget:
 class DeltaWriter:
     """Commits to one table; a ``sinks.tables.follower.TableWriter``."""
 
-    def __init__(
-        self, url: str, local: LocalTable | None, store_id: str, schema: pa.Schema
-    ) -> None:
+    def __init__(self, url: str, local: LocalTable | None, store_id: str) -> None:
         self._url = url
         self._local = local
         self._store_id = store_id
         self._app_id = f"reput:{store_id}"
         self._table: DeltaTable | None = None
-        self._schema = pa.schema([*schema, *_OWN])
 
     def load(self) -> Mark | None:
         """Read the newest version. Raises StoreError for a torn one, and as
@@ -148,6 +154,10 @@ class DeltaWriter:
             self._table = None
             return None
         return Mark(position_of_rows(self._table, self._app_id), self._kept_form())
+
+    def schema(self) -> pa.Schema | None:
+        """As Arrow's."""
+        return None if self._table is None else pa.schema(self._table.schema().to_arrow())
 
     def has_rows(self) -> bool:
         """Whether the table has files."""
@@ -172,9 +182,11 @@ class DeltaWriter:
         internal, limit = (table.transaction_version(f"{self._app_id}:{n}") for n in _FORM)
         return RowForm(internal != 0, limit or None)
 
-    def append(self, end: int, form: RowForm, rows: Iterator[pa.RecordBatch]) -> None:
+    def append(
+        self, end: int, form: RowForm, schema: pa.Schema, rows: Iterator[pa.RecordBatch]
+    ) -> None:
         """Commit on top of the version that the last position was read from."""
-        self._append(rows, self._commit(end, form))
+        self._append(schema, rows, self._commit(end, form))
 
     def truncate(self, end: int) -> None:
         """Delete rows; without one to delete, commit the position alone."""
@@ -187,12 +199,14 @@ class DeltaWriter:
         mark = self.load()
         if mark is None or mark.position != end:
             # deleting no rows makes no commit
-            self._append(iter(()), self._commit(end, cut=True))
+            self._append(ROWS_SCHEMA, iter(()), self._commit(end, cut=True))
 
     def close(self) -> None:
         """Do nothing: no file or connection is open between writes."""
 
-    def _append(self, rows: Iterator[pa.RecordBatch], properties: CommitProperties) -> None:
+    def _append(
+        self, schema: pa.Schema, rows: Iterator[pa.RecordBatch], properties: CommitProperties
+    ) -> None:
         """Fails if the same application has committed to the table meanwhile."""
         from deltalake import DeltaTable, write_deltalake  # noqa: PLC0415
 
@@ -200,7 +214,9 @@ class DeltaWriter:
         with self._synced():
             write_deltalake(
                 self._url if table is None else table,
-                pa.RecordBatchReader.from_batches(self._schema, map(self._with_columns, rows)),
+                pa.RecordBatchReader.from_batches(
+                    pa.schema([*schema, *_OWN]), map(_with_columns, rows)
+                ),
                 mode="error" if table is None else "append",
                 schema_mode=None if table is None else "merge",
                 partition_by=PARTITION_COLUMNS,
@@ -233,12 +249,13 @@ class DeltaWriter:
             marks[CUT_MARK] = "true"
         return CommitProperties(custom_metadata=marks, app_transactions=transactions)
 
-    def _with_columns(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        topics, full_topics = _partition_topics(rows.column("topic"))
-        columns = dict(zip(rows.schema.names, rows.columns, strict=True)) | {"topic": topics}
-        dates = pc.cast(rows.column("storeTimestamp"), pa.date32())
-        arrays = [*columns.values(), dates, full_topics]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+def _with_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
+    topics, full_topics = _partition_topics(rows.column("topic"))
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True)) | {"topic": topics}
+    dates = pc.cast(rows.column("storeTimestamp"), pa.date32())
+    arrays = [*columns.values(), dates, full_topics]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*rows.schema, *_OWN]))
 
 
 def _partition_topics(topics: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -6,14 +6,14 @@ the catalog that compares the table's head. After an error nobody knows whether 
 taken, so the position is asked for again before anything is written. Unit of work: a range of the
 log, one after the other, in one thread.
 
-Columns besides the public ones are those of every table (``sinks.tables.follower``).
+Columns besides the public ones are those of every table (``sinks.tables.tablerows``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +26,14 @@ from reput.sinks.tables.follower import (
     TableFollower,
     TableStore,
     check_store_id,
-    table_schema,
 )
-from reput.sinks.tables.jsonbody import JsonColumns
+from reput.sinks.tables.tablerows import OWN_COLUMN, rows_of
 from reput.sinks.tables.upkeep import RegularUpkeep, TableUpkeep
+from reput.store.bodies.declaration import BodyColumns
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError, UsageError
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm
+from reput.store.rows.rowschema import ROWS_SCHEMA
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -63,7 +64,7 @@ class IcebergTarget:
     table: TableName
     catalog: Mapping[str, Any] = field(repr=False)
     """Properties of its catalog (``sinks.iceberg.catalog.read_catalog``)."""
-    json_columns: JsonColumns | None = None
+    body_columns: BodyColumns | None = None
     store_id: str | None = None
     """The store's identity in the table; None takes the output's, for a table of its own."""
     interval_seconds: float = DEFAULT_INTERVAL_SECONDS
@@ -72,6 +73,8 @@ class IcebergTarget:
     """The form of a new table's rows; a table keeps the one that it began with."""
     compact_every_seconds: float | None = None
     """Compact the table and expire its snapshots at this interval; None leaves that to others."""
+    only_bad: bool = False
+    """Whether it is the table of bad records."""
     name: str = "iceberg"
     position_is_apart: bool = False
 
@@ -102,10 +105,16 @@ class IcebergTarget:
             option="`IcebergTarget.store_id=`",
             losing="a change of the table's properties",
         )
-        writer = IcebergWriter(self, store, table_schema(self.json_columns))
+        writer = IcebergWriter(self, store)
         every = self.compact_every_seconds
         upkeep = None if every is None else RegularUpkeep(self.upkeep(), self.name, every)
-        return TableFollower(writer, store, self.json_columns, self.form, upkeep)
+        rows = rows_of(self.body_columns, only_bad=self.only_bad)
+        return TableFollower(writer, store, rows, self.form, upkeep)
+
+    def of_bad_records(self) -> IcebergTarget:
+        """Return the target of the table of bad records, beside this one."""
+        table = self.table.suffixed("bad")
+        return replace(self, table=table, name=f"{self.name}-bad", only_bad=True)
 
     def upkeep(self, kept_snapshots: int = KEPT_SNAPSHOTS) -> TableUpkeep:
         """Return the upkeep of this table, which keeps that many snapshots of the main branch."""
@@ -117,17 +126,16 @@ class IcebergTarget:
 class IcebergWriter:
     """Commits to one table; a ``sinks.tables.follower.TableWriter``."""
 
-    def __init__(self, target: IcebergTarget, store: TableStore, schema: pa.Schema) -> None:
+    def __init__(self, target: IcebergTarget, store: TableStore) -> None:
         self._target = target
         self._store_id = store.store_id
         self._is_shared = store.is_shared
         self._marks = Marks(store.store_id)
-        self._schema = schema
         self._catalog: Catalog | None = None
         self._table: Table | None = None
         self._found: Found | None = None
-        self._complete_schema: tuple[object, int] | None = None
-        """The table and its schema that has all columns."""
+        self._complete_schema: tuple[pa.Schema, object, int] | None = None
+        """The columns, and the table and its schema that has them all."""
 
     def load(self) -> Mark | None:
         """Read the table's metadata. Raises StoreError as ``Marks.find``, UsageError for a table
@@ -154,7 +162,8 @@ class IcebergWriter:
         from reput.sinks.iceberg.datafiles import is_partitioned_by_day  # noqa: PLC0415
 
         fields = table.schema().fields
-        others = [one.name for one in fields if one.required and one.name not in self._schema.names]
+        ours = {*ROWS_SCHEMA.names, OWN_COLUMN}
+        others = [one.name for one in fields if one.required and one.name not in ours]
         wrong = None
         if table.format_version != FORMAT_VERSION:
             wrong = f"has format version {table.format_version}, not {FORMAT_VERSION}"
@@ -169,6 +178,12 @@ class IcebergWriter:
                 f"the table {self._target.table} {wrong}: give another one, or one that does not "
                 "exist yet"
             )
+
+    def schema(self) -> pa.Schema | None:
+        """As Arrow's."""
+        from pyiceberg.io.pyarrow import schema_to_pyarrow  # noqa: PLC0415
+
+        return None if self._table is None else schema_to_pyarrow(self._table.schema())
 
     def has_rows(self) -> bool:
         """Whether the main branch has files with rows."""
@@ -186,14 +201,16 @@ class IcebergWriter:
         ours = table.scan(f"storeId = '{self._store_id}'", selected_fields=("storeId",), limit=1)
         return bool(ours.to_arrow().num_rows)
 
-    def append(self, end: int, form: RowForm, rows: Iterator[pa.RecordBatch]) -> None:
+    def append(
+        self, end: int, form: RowForm, schema: pa.Schema, rows: Iterator[pa.RecordBatch]
+    ) -> None:
         """Write files, then commit them; another writer's commit in between is followed by ours."""
         from reput.sinks.iceberg.datafiles import stage_append, write_data_files  # noqa: PLC0415
 
         begin = self._found
         if self._table is None:
-            self._create()
-        self._add_columns()
+            self._create(schema)
+        self._add_columns(schema)
         is_first = self._marks.form(self._opened.properties) is None
         name = f"{self._store_id}-{'first' if begin is None else begin.position}-{end}"
         files = write_data_files(self._opened, rows, name)
@@ -224,7 +241,7 @@ class IcebergWriter:
             raise StoreError(f"the table {self._target.table} was removed: nothing was written")
         return self._table
 
-    def _create(self) -> None:
+    def _create(self, columns: pa.Schema) -> None:
         """Make the table, without rows and position; the first commit follows."""
         from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415
 
@@ -235,7 +252,7 @@ class IcebergWriter:
         )
 
         assert self._catalog is not None
-        table, schema = self._target.table, iceberg_schema(self._schema)
+        table, schema = self._target.table, iceberg_schema(columns)
         for parts in range(1, len(table.namespace) + 1):
             self._catalog.create_namespace_if_not_exists(table.namespace[:parts])
         try:
@@ -249,28 +266,27 @@ class IcebergWriter:
             ) from error
         self.load()
 
-    def _add_columns(self) -> None:
+    def _add_columns(self, schema: pa.Schema) -> None:
         """Add columns that are declared since the table was made. Raises CommitFailedException
         where another writer is faster; the next attempt follows it."""
         from reput.sinks.iceberg.datafiles import commit  # noqa: PLC0415
 
-        if self._schema_key == self._complete_schema:
+        if self._schema_key(schema) == self._complete_schema:
             return
         transaction = self._opened.transaction()
         required = {column.name for column in self._opened.schema().fields if column.required}
         # rows of others have no value in a column that is new
-        columns = [column.with_nullable(column.name not in required) for column in self._schema]
-        with transaction.update_schema() as schema:
-            schema.union_by_name(pa.schema(columns))
+        columns = [column.with_nullable(column.name not in required) for column in schema]
+        with transaction.update_schema() as update:
+            update.union_by_name(pa.schema(columns))
         if transaction.table_metadata.current_schema_id != self._opened.schema().schema_id:
             assert self._catalog is not None
             commit(self._catalog, self._opened, transaction)
             self.load()
-        self._complete_schema = self._schema_key
+        self._complete_schema = self._schema_key(schema)
 
-    @property
-    def _schema_key(self) -> tuple[object, int]:
-        return self._opened.metadata.table_uuid, self._opened.schema().schema_id
+    def _schema_key(self, schema: pa.Schema) -> tuple[pa.Schema, object, int]:
+        return schema, self._opened.metadata.table_uuid, self._opened.schema().schema_id
 
     def _commit(
         self,

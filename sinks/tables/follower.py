@@ -1,34 +1,24 @@
-"""One follower for tables of every format: rows, position, form and counts.
+"""One follower for tables of every format: position, form and counts.
 
 A format is a ``TableWriter``. A commit of it holds the messages of one range of the log together
 with the range's end. Both are written or neither is. Hence the table itself, not Spark's checkpoint
 or ours, states where to resume.
-
-Columns besides the public ones (``store.rows.rowschema``):
-
-| column | type | content |
-|---|---|---|
-| storeId | string | identity of the store; with physicalOffset it names one row |
-| json | struct | columns of a JSON body, if declared for the topic (``sinks.tables.jsonbody``) |
-| badBody | boolean | whether the body did not fit the declaration; null without one |
-
-A damaged or lost range is a row too, with corruptReason.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Protocol
 
 import pyarrow as pa
 
-from reput.sinks.tables.jsonbody import JsonColumns
+from reput.sinks.tables.tablerows import TableRows, check_types
 from reput.sinks.tables.upkeep import RegularUpkeep
 from reput.store.errors import StoreError, UsageError
 from reput.store.rows.rowform import RowForm
-from reput.store.rows.rowschema import ROWS_SCHEMA
 
 _STORE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z", re.ASCII)
 
@@ -51,6 +41,10 @@ class TableWriter(Protocol):
         position of its rows cannot be known."""
         ...
 
+    def schema(self) -> pa.Schema | None:
+        """The columns of the version that was loaded; None if there is no table."""
+        ...
+
     def has_rows(self) -> bool:
         """Whether the version that was loaded has rows, of whatever writer."""
         ...
@@ -59,10 +53,12 @@ class TableWriter(Protocol):
         """Whether it has rows of this store."""
         ...
 
-    def append(self, end: int, form: RowForm, rows: Iterator[pa.RecordBatch]) -> None:
-        """Commit rows, ``TableFollower.schema``, and the position ``end`` on top of the version
-        that was loaded, or of the last commit; durably. A table that is missing is created. Where
-        the store has another position meanwhile, nothing may be written."""
+    def append(
+        self, end: int, form: RowForm, schema: pa.Schema, rows: Iterator[pa.RecordBatch]
+    ) -> None:
+        """Commit rows and the position ``end`` on top of the version that was loaded, or of the
+        last commit; durably. A table that is missing is created, and columns that it lacks are
+        added. Where the store has another position meanwhile, nothing may be written."""
         ...
 
     def truncate(self, end: int) -> None:
@@ -94,7 +90,7 @@ class TableFollower:
         self,
         writer: TableWriter,
         store: TableStore,
-        json: JsonColumns | None,
+        rows: TableRows,
         form: RowForm,
         upkeep: RegularUpkeep | None = None,
     ) -> None:
@@ -102,14 +98,13 @@ class TableFollower:
         self._writer = writer
         self._upkeep = upkeep
         self._store = store
-        self._json = json
+        self._rows = rows
         self._wanted_form = form
         self._mark: Mark | None = None
         self._position: int | None = None
-        self._bad_bodies = 0
-        self._unanswered: tuple[int, int] | None = None
-        """Position and bad bodies of a commit of which it is not known whether it was made."""
-        self.schema = table_schema(json)
+        self._counts = Counter[str]()
+        self._unanswered: tuple[int, Counter[str]] | None = None
+        """Position and counts of a commit of which it is not known whether it was made."""
 
     def position(self) -> int | None:
         """Position of the rows in the table's newest version.
@@ -122,7 +117,7 @@ class TableFollower:
         if self._mark is not None and self._position is None:
             self._check_unfilled()
         if self._unanswered is not None and self._unanswered[0] == self._position:
-            self._bad_bodies += self._unanswered[1]
+            self._counts.update(self._unanswered[1])
         self._unanswered = None
         return self._position
 
@@ -161,27 +156,38 @@ class TableFollower:
         return kept
 
     def write(self, start: int, end: int, rows: Iterator[pa.RecordBatch]) -> None:
-        """Write [start, end) as one commit."""
+        """Write [start, end) as one commit. Raises UsageError for a declaration that the table does
+        not fit, StoreError for a body that must not be passed over."""
         if self._position not in (None, start):
             raise StoreError(
                 f"the table is at {self._position}, not at {start}: nothing was written"
             )
-        bad_bodies = 0
+        self._rows.refresh()
+        counts, form, schema = Counter[str](), self.row_form(), self._rows.schema
+        if (kept := self._writer.schema()) is not None:
+            check_types(kept, schema)
+        refusal: StoreError | None = None
 
-        def columns() -> Iterator[pa.RecordBatch]:
-            nonlocal bad_bodies
+        def made() -> Iterator[pa.RecordBatch]:
+            nonlocal refusal
             for batch in rows:
-                made = self._with_columns(batch)
-                if self._json is not None:
-                    bad_bodies += made.column("badBody").true_count
-                yield made
-            self._unanswered = end, bad_bodies
+                try:
+                    of_table, counted = self._rows.of(batch, self._store.store_id)
+                except StoreError as error:
+                    refusal = error
+                    raise
+                counts.update(counted)
+                yield of_table
+            self._unanswered = end, counts
 
-        form = self.row_form()
-        self._writer.append(end, form, columns())
+        try:
+            self._writer.append(end, form, schema, made())
+        except Exception as error:
+            # libraries raise messages of their own about the rows that they receive
+            raise refusal or error from None
         self._mark = Mark(end, form)
         self._position, self._unanswered = end, None
-        self._bad_bodies += bad_bodies
+        self._counts.update(counts)
         if self._upkeep is not None:
             self._upkeep.run_if_due()
 
@@ -193,26 +199,12 @@ class TableFollower:
             self.position()
 
     def counts(self) -> Mapping[str, int]:
-        """Number of bad bodies, if columns are declared."""
-        return {} if self._json is None else {"bad bodies": self._bad_bodies}
+        """Numbers of bad bodies, and of messages left out, if columns are declared."""
+        return dict(self._counts)
 
     def close(self) -> None:
         """Close connections."""
         self._writer.close()
-
-    def _with_columns(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        added = [pa.repeat(pa.scalar(self._store.store_id), rows.num_rows)]
-        if self._json is not None:
-            added += self._json.of(rows)
-        return pa.RecordBatch.from_arrays([*rows.columns, *added], schema=self.schema)
-
-
-def table_schema(json: JsonColumns | None) -> pa.Schema:
-    """The columns of a table of any format."""
-    own = [pa.field("storeId", pa.string())]
-    if json is not None:
-        own += [pa.field("json", json.type), pa.field("badBody", pa.bool_())]
-    return pa.schema([*ROWS_SCHEMA, *own])
 
 
 def check_store_id(store_id: str | None, table: str) -> None:

@@ -18,8 +18,8 @@ from pyiceberg.table import Table
 
 from reput.sinks.iceberg import datafiles
 from reput.sinks.tables.follower import TableFollower
-from reput.sinks.tables.jsonbody import JsonColumns
 from reput.store import fsops
+from reput.store.bodies.declaration import BodyColumns
 from reput.store.errors import StoreError, UsageError
 from tests.sinks.test_tables import STORE_ID, Source, plain_source
 from tests.support.settings import ANY_SETTINGS
@@ -329,7 +329,7 @@ def test_metadata_of_old_commits_goes(filling: Filling) -> None:
 def test_a_table_that_another_writer_fills_while_columns_are_added(filling: Filling) -> None:
     """The second load finds another position, at which the range does not begin."""
     filling.fill(4)
-    columns = JsonColumns({"T0": {"id": "long"}})
+    columns = BodyColumns({"T0": {"id": "long"}})
     ours = iceberg_target(filling.root, columns).open(STORE_ID, ANY_SETTINGS)
     position = ours.position()
     assert position == filling.ends[3]

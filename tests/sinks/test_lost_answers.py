@@ -20,7 +20,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import DataScan
 
 from reput.sinks.delta.table import DeltaTarget
-from reput.sinks.tables.jsonbody import JsonColumns
+from reput.store.bodies.declaration import BodyColumns
 from reput.store.follower import FollowerTarget
 from reput.streaming import followers
 from tests.sinks.test_tables import columns_of
@@ -101,7 +101,7 @@ class Library:
     """Columns of the table's rows there."""
 
 
-COLUMNS = JsonColumns({"T": {"id": "long"}})
+COLUMNS = BodyColumns({"T": {"id": "long"}})
 
 
 def delta_in(root: Path) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from reput.sinks.tables.follower import TableFollower
-from reput.sinks.tables.jsonbody import JsonColumns
+from reput.store.bodies.declaration import BodyColumns
 from reput.store.config import read_store_settings
 from reput.store.errors import StoreError, UsageError
 from reput.store.log.commitlog import CommitLog
@@ -296,7 +296,7 @@ def test_json_bodies_become_columns(tmp_path: Path, tables: TableFormat) -> None
     for body in BAD_BODIES:
         log.append(topic=b"Orders", body=body)
     source = plain_source(tmp_path, log)
-    follower = tables.target(table, JsonColumns(COLUMNS)).open(STORE_ID, ANY_SETTINGS)
+    follower = tables.target(table, BodyColumns(COLUMNS)).open(STORE_ID, ANY_SETTINGS)
     assert follower.position() is None
     source.write(follower, 0, log.end)
     found = tables.rows(table)
@@ -327,39 +327,10 @@ def test_columns_may_be_declared_later(tmp_path: Path, tables: TableFormat) -> N
     source = plain_source(tmp_path, log)
     declared: list[dict[str, str]] = [{}, {"b": "string"}, {"a": "long", "b": "string"}, {}]
     for columns, (start, end) in zip(declared, log.spans, strict=True):
-        json_columns = JsonColumns({"T": columns}) if columns else None
-        follower = tables.target(table, json_columns).open(STORE_ID, ANY_SETTINGS)
+        body_columns = BodyColumns({"T": columns}) if columns else None
+        follower = tables.target(table, body_columns).open(STORE_ID, ANY_SETTINGS)
         assert follower.position() == (start or None)
         source.write(follower, start, end)
     assert [row["json"] for row in tables.rows(table)] == [
         None, {"a": None, "b": "x"}, {"a": 1, "b": "x"}, None,
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("{", "Expecting"),
-        ("[]", "declare topics"),
-        ('{"T": {}}', "must have columns"),
-        ('{"T": {"a b": "long"}}', "a b"),
-        ('{"T": {"a": "money"}}', "money"),
-        ('{"T": {"a": "long"}, "U": {"a": "string"}}', "one name has one type"),
-        ('{"T": {"a": ["long"]}}', "is \\['long'\\]; it must be one of string, "),
-        ('{"T": {"a": "long", "A": "long"}}', "case"),
-    ],
-)
-def test_declaration_that_is_none_is_named(tmp_path: Path, text: str, what: str) -> None:
-    """The file and what is wrong in it."""
-    path = tmp_path / "columns.json"
-    path.write_text(text, "utf-8")
-    with pytest.raises(UsageError, match=what) as raised:
-        JsonColumns.read(path)
-    assert str(path) in str(raised.value)
-
-
-def test_declaration_in_toml(tmp_path: Path) -> None:
-    """The same in the other form."""
-    path = tmp_path / "columns.toml"
-    path.write_text('[T]\na = "long"\n["with.dot"]\nb = "string"\n', "utf-8")
-    assert JsonColumns.read(path).type == pa.struct({"a": pa.int64(), "b": pa.string()})

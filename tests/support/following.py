@@ -17,11 +17,16 @@ IDENTITY = "0" * 32
 
 
 def follow(
-    store: Path, output: Path, target: FollowerTarget, ends: Sequence[int], cut: int | None = None
+    store: Path,
+    output: Path,
+    target: FollowerTarget,
+    ends: Sequence[int],
+    cut: int | None = None,
+    *others: FollowerTarget,
 ) -> None:
     """One run, which goes on to each end of the log in turn; it finds the log cut at ``cut``."""
     (output / "reput").mkdir(parents=True, exist_ok=True)
-    config = DispatcherConfig(store, output, followers=(target,))
+    config = DispatcherConfig(store, output, followers=(target, *others))
     running = Followers(config, read_store_settings(store), IDENTITY)
     try:
         if cut is not None:

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from reput.sinks.delta.table import DeltaTarget
 from reput.sinks.iceberg.catalog import TableName, open_catalog
 from reput.sinks.iceberg.table import IcebergTarget
-from reput.sinks.tables.jsonbody import JsonColumns
+from reput.store.bodies.declaration import BodyColumns
 from reput.store.follower import FollowerTarget
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm
 from tests.support.tables import table_rows
@@ -30,13 +30,13 @@ def catalog_properties(root: Path) -> dict[str, str]:
 
 def iceberg_target(
     root: Path,
-    json_columns: JsonColumns | None = None,
+    body_columns: BodyColumns | None = None,
     store_id: str | None = None,
     form: RowForm = DEFAULT_FORM,
 ) -> IcebergTarget:
     """A follower's target there."""
     properties = catalog_properties(root)
-    return IcebergTarget(ICEBERG_TABLE, properties, json_columns, store_id, 0.0, form)
+    return IcebergTarget(ICEBERG_TABLE, properties, body_columns, store_id, 0.0, form)
 
 
 def iceberg_catalog(root: Path) -> Catalog:
@@ -44,14 +44,16 @@ def iceberg_catalog(root: Path) -> Catalog:
     return open_catalog(ICEBERG_TABLE.catalog, catalog_properties(root))
 
 
-def iceberg_table(root: Path) -> Table:
+def iceberg_table(root: Path, name: str = ICEBERG_TABLE.identifier[-1]) -> Table:
     """The table as another program sees it."""
-    return iceberg_catalog(root).load_table(ICEBERG_TABLE.identifier)
+    return iceberg_catalog(root).load_table((*ICEBERG_TABLE.namespace, name))
 
 
-def iceberg_rows(root: Path, *columns: str) -> list[dict[str, Any]]:
+def iceberg_rows(
+    root: Path, *columns: str, table: str = ICEBERG_TABLE.identifier[-1]
+) -> list[dict[str, Any]]:
     """Rows of the table there by physical offset; all columns if none are named."""
-    found = iceberg_table(root).scan(selected_fields=columns or ("*",)).to_arrow()
+    found = iceberg_table(root, table).scan(selected_fields=columns or ("*",)).to_arrow()
     order = pc.sort_indices(found, [("physicalOffset", "ascending")])
     rows: list[dict[str, Any]] = found.take(order).to_pylist()
     return rows
@@ -59,12 +61,12 @@ def iceberg_rows(root: Path, *columns: str) -> list[dict[str, Any]]:
 
 def delta_target(
     root: Path,
-    json_columns: JsonColumns | None = None,
+    body_columns: BodyColumns | None = None,
     store_id: str | None = None,
     form: RowForm = DEFAULT_FORM,
 ) -> DeltaTarget:
     """A follower's target, whose table is the directory."""
-    return DeltaTarget(str(root), json_columns, store_id, 0.0, form)
+    return DeltaTarget(str(root), body_columns, store_id, 0.0, form)
 
 
 @dataclass(frozen=True)

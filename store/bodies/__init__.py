@@ -1,0 +1,1 @@
+"""Columns of message bodies, as a file declares them by topic."""

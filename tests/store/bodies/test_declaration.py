@@ -1,0 +1,158 @@
+"""Declarations of columns: the file, its topics, and what is wrong in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from reput.store.bodies.declaration import BadRecord, BodyColumns, OnBadRecord
+from reput.store.errors import UsageError
+
+AVRO = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+
+
+def rows_of(*messages: tuple[str | None, bytes]) -> pa.RecordBatch:
+    """Public rows, of the columns that matter here."""
+    topics, bodies = zip(*messages, strict=True)
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": pa.array(topics, pa.string()),
+            "body": pa.array(bodies, pa.binary()),
+            "bodyCompression": pa.nulls(len(messages), pa.string()),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("{", "Expecting"),
+        ("[]", "declare topics"),
+        ("{}", "declare topics"),
+        ('{"on-bad-record": "flag"}', "declare topics"),
+        ('{"T": "long"}', "'T' must be the name of a topic"),
+        ('{"T": {}}', "must have columns"),
+        ('{"T": {"on-bad-record": "skip"}}', "must have columns"),
+        ('{"T": {"a": "long", "on-bad-record": "drop"}}', "one of flag, skip, table, stop"),
+        ('{"on-bad-record": 7, "T": {"a": "long"}}', "one of flag, skip, table, stop"),
+        ('{"T": {"a b": "long"}}', "a b"),
+        ('{"T": {"a": "money"}}', "money"),
+        ('{"T": {"a": "decimal(39,2)"}}', "38 digits"),
+        ('{"T": {"a": "decimal(2,3)"}}', "38 digits"),
+        ('{"T": {"a": []}}', "one of string"),
+        ('{"T": {"a": {}}}', "one of string"),
+        ('{"T": {"a": ["money"]}}', "money"),
+        ('{"T": {"a": {"b": "long", "B": "long"}}}', "case"),
+        ('{"T": {"a": "long"}, "U": {"a": "string"}}', "one name has one type"),
+        ('{"T": {"a": "long", "A": "long"}}', "case"),
+        ('{"T": {"a": "long"}, "U": {"A": "long"}}', "case"),
+        ('{"T": {"avro-schema": "r.avsc", "a": "long"}}', "give columns, or avro-schema"),
+        ('{"T": {"avro-schema": "r.avsc", "protobuf-message": "M"}}', "give columns, or avro"),
+        ('{"T": {"protobuf-descriptors": "x.desc"}}', "with protobuf-message"),
+        ('{"T": {"avro-schema": "none.avsc"}}', "none.avsc"),
+        ('{"T": {"protobuf-descriptors": "x.desc", "protobuf-message": "M"}}', "x.desc"),
+    ],
+)
+def test_declaration_that_is_none_is_named(tmp_path: Path, text: str, what: str) -> None:
+    """The file and what is wrong in it."""
+    (tmp_path / "r.avsc").write_text(json.dumps(AVRO))
+    path = tmp_path / "columns.json"
+    path.write_text(text, "utf-8")
+    with pytest.raises(UsageError, match=what) as raised:
+        BodyColumns.read(path)
+    assert str(path) in str(raised.value)
+
+
+def test_declaration_in_toml(tmp_path: Path) -> None:
+    """Types may be nested; a file beside it declares Avro."""
+    (tmp_path / "r.avsc").write_text(json.dumps(AVRO))
+    path = tmp_path / "columns.toml"
+    path.write_text(
+        '[T]\na = "long"\nitems = [{ sku = "string", price = "decimal(10,2)" }]\n'
+        '["with.dot"]\nb = { "*" = ["date"] }\n[U]\navro-schema = "r.avsc"\n',
+        "utf-8",
+    )
+    item = pa.struct({"sku": pa.string(), "price": pa.decimal128(10, 2)})
+    json_type = pa.struct(
+        {
+            "a": pa.int64(),
+            "b": pa.map_(pa.string(), pa.list_(pa.date32())),
+            "items": pa.list_(item),
+        }
+    )
+    found = BodyColumns.read(path)
+    assert found.fields == [
+        pa.field("json", json_type),
+        pa.field("avro", pa.struct({"a": pa.int64()})),
+        pa.field("badBody", pa.bool_()),
+    ]
+    assert not found.has_table_of_bad
+
+
+def test_a_name_goes_before_patterns() -> None:
+    """Among patterns the first that fits counts; a pattern fits the whole name and its case."""
+    declared = BodyColumns(
+        {
+            "Order*": {"a": "long"},
+            "Orders-*": {"b": "long"},
+            "Orders": {"c": "long", "on-bad-record": "skip"},
+        }
+    )
+    body = b'{"a": 1, "b": 2, "c": 3}'
+    names = "Orders", "Orders-1", "Order", "orders", "MyOrders", None
+    (columns, is_bad), bad = declared.decode(rows_of(*((name, body) for name in names)))
+    assert columns.to_pylist() == [
+        {"a": None, "b": None, "c": 3},
+        {"a": 1, "b": None, "c": None},
+        {"a": 1, "b": None, "c": None},
+        None,
+        None,
+        None,
+    ]
+    assert is_bad.to_pylist() == [False, False, False, None, None, None]
+    assert not bad
+
+
+def test_policies_are_those_of_topics() -> None:
+    """A topic without its own has that of the file."""
+    declared = BodyColumns(
+        {
+            "on-bad-record": "stop",
+            "T": {"a": "long", "on-bad-record": "table"},
+            "U": {"a": "long"},
+        }
+    )
+    assert declared.has_table_of_bad
+    _, bad = declared.decode(rows_of(("T", b"["), ("U", b'{"a": ""}'), ("U", b"{}"), ("T", b"1")))
+    assert bad == [
+        BadRecord(0, OnBadRecord.TABLE, "it is no JSON"),
+        BadRecord(1, OnBadRecord.STOP, "a is not of type int64"),
+        BadRecord(3, OnBadRecord.TABLE, "it is no JSON object"),
+    ]
+
+
+def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    """One that has not is not; one that is wrong now is an error until it is right."""
+    path = tmp_path / "columns.json"
+    path.write_text('{"T": {"a": "long"}}')
+    first = BodyColumns.read(path)
+    assert first.refreshed() is first
+    path.write_text('{"T": {"a": "long", "b": "long"}}')
+    second = first.refreshed()
+    assert second.fields[0].type == pa.struct({"a": pa.int64(), "b": pa.int64()})
+    path.write_text("{")
+    with pytest.raises(UsageError, match="cannot take columns"):
+        second.refreshed()
+    path.unlink()
+    with pytest.raises(UsageError, match="cannot take columns"):
+        second.refreshed()
+    path.write_text('{"T": {"c": "long"}}')
+    os.utime(path, ns=(1, 1))
+    third = second.refreshed()
+    assert third.fields[0].type == pa.struct({"c": pa.int64()})
+    own = BodyColumns({"T": {"a": "long"}})
+    assert own.refreshed() is own
