@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from reput.store.config import StoreSettings
     from reput.store.rows.rowform import RowForm
 
+BAD_BODIES, MESSAGES_LEFT_OUT = "bad bodies", "messages left out"
+"""Names of counts: of bodies that do not fit their declaration, and of messages that have no row
+for that reason."""
+
 
 class LogFollower(Protocol):
     """One target of messages outside the store. Only one thread uses it at a time."""

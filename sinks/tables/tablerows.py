@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from reput.store.bodies.declaration import FORMATS, BadRecord, BodyColumns, OnBadRecord
 from reput.store.errors import StoreError, UsageError
+from reput.store.follower import BAD_BODIES, MESSAGES_LEFT_OUT
 from reput.store.rows.rowschema import ROWS_SCHEMA
 
 OWN_COLUMN = "storeId"
 _PLAIN = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 _BASE = [*ROWS_SCHEMA, pa.field(OWN_COLUMN, pa.string())]
-BAD, LEFT_OUT = "bad bodies", "messages left out"
 
 
 class TableRows(Protocol):
@@ -70,11 +70,11 @@ class AllRows:
         if stopped := [one for one in bad if one.policy is OnBadRecord.STOP]:
             raise _stop(rows, stopped[0])
         made = _made(rows, store_id, columns, self.schema)
-        counts = {BAD: len(bad)}
+        counts = {BAD_BODIES: len(bad)}
         if skipped := {one.row for one in bad if one.policy is OnBadRecord.SKIP}:
             kept = [row for row in range(rows.num_rows) if row not in skipped]
             made = made.take(pa.array(kept, pa.int64()))
-            counts[LEFT_OUT] = len(skipped)
+            counts[MESSAGES_LEFT_OUT] = len(skipped)
         return made, counts
 
 
@@ -96,7 +96,7 @@ class BadRows:
         bad = [one for one in every if one.policy is OnBadRecord.TABLE]
         chosen = rows.take(pa.array([one.row for one in bad], pa.int64()))
         reasons = pa.array([one.reason for one in bad], pa.string())
-        return _made(chosen, store_id, [reasons], self.schema), {BAD: len(bad)}
+        return _made(chosen, store_id, [reasons], self.schema), {BAD_BODIES: len(bad)}
 
 
 def check_types(kept: pa.Schema, wanted: pa.Schema) -> None:

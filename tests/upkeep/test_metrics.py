@@ -183,8 +183,9 @@ def test_the_table_is_what_is_emitted(scene: Scene) -> None:
         ledger.add(LedgerEntry(3, 10, "bad_magic"))
         ledger.sync()
         state = FollowerState(
-            scene.target.name, "table", 4, 2, error="x", failing_since="2026-01-31T12:30:00+00:00"
-        )
+            scene.target.name, "table", 4, 2, error="x", failing_since="2026-01-31T12:30:00+00:00",
+            counts={"bad bodies": 8, "messages left out": 6},
+        )  # fmt: skip
         write_follower_state(scene.config.state_directory, state)
         write_follower_state(scene.config.state_directory, replace(state, name="gone"))
         measures, progress = scene.measures, Progress(start_offset=10, log_end=20)
@@ -214,6 +215,8 @@ def test_the_table_is_what_is_emitted(scene: Scene) -> None:
         ('append_to_durable_seconds_bucket{le="60.0"}', 1), ("waiting_for_space", 0),
         ('follower_failing{follower="delta"}', 1), ('follower_rows_total{follower="delta"}', 2),
         ('follower_failing_since_timestamp_seconds{follower="delta"}', 1769862600),
+        ('follower_bad_bodies_total{follower="delta"}', 8),
+        ('follower_messages_left_out_total{follower="delta"}', 6),
     ):  # fmt: skip
         assert found[PREFIX + name] == value, name
     assert 'reput_follower_failing{follower="gone"}' not in found

@@ -20,6 +20,7 @@ from reput.checkpoints.keptstate import replaced_checkpoints
 from reput.checkpoints.ownership import is_owner
 from reput.store.errors import ReputError, error_text
 from reput.store.files import WATERMARK_FILE
+from reput.store.follower import BAD_BODIES, MESSAGES_LEFT_OUT
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.logtail import LogTail
 from reput.store.state.ledger import LedgerCounter
@@ -146,6 +147,8 @@ class RunCollector:
                 ("position_bytes", state.position), ("lag_bytes", state.lag_bytes),
                 ("rows_total", state.rows), ("lost_bytes_total", state.lost_bytes),
                 ("internal_left_out_total", state.internal_left_out),
+                ("bad_bodies_total", state.counts.get(BAD_BODIES, 0)),
+                ("messages_left_out_total", state.counts.get(MESSAGES_LEFT_OUT, 0)),
                 ("failing", state.error is not None),
                 ("failing_since_timestamp_seconds", since or None),
                 ("truncating", state.truncate_to is not None),

@@ -82,6 +82,14 @@ SERIES = (
         "follower_internal_left_out_total", COUNTER,
         "Internal records that were left out, also by earlier runs.", FOLLOWER,
     ),
+    Series(
+        "follower_bad_bodies_total", COUNTER,
+        "Bodies that did not fit their declaration, also in earlier runs.", FOLLOWER,
+    ),
+    Series(
+        "follower_messages_left_out_total", COUNTER,
+        "Messages without a row for that reason, also in earlier runs.", FOLLOWER,
+    ),
     Series("follower_failing", GAUGE, "1 if the last attempt failed, otherwise 0.", FOLLOWER),
     Series(
         "follower_failing_since_timestamp_seconds", GAUGE, "Time of the first of these failures.",
