@@ -35,8 +35,12 @@ IcebergConfig = Annotated[
     options.value("FILE", "TOML file with the catalogs of Iceberg tables, as that of `run`."),
 ]
 TargetFileSize = Annotated[
-    str, options.value("SIZE", "Size up to which small files are joined.", "--target-file-size")
-]
+    str | None,
+    options.value(
+        "SIZE", "Size up to which small files are joined; that of the table's properties if not "
+        "given.",
+    ),
+]  # fmt: skip
 KeepSnapshots = Annotated[
     int | None,
     options.value("N", "Snapshots of an Iceberg table's main branch that stay; 90.", min=1),
@@ -48,7 +52,7 @@ KeepSnapshots = Annotated[
 def compact(
     table: TableArgument,
     iceberg_config: IcebergConfig = None,
-    target_file_size: TargetFileSize = "128m",
+    target_file_size: TargetFileSize = None,
 ) -> Result:
     """Join the small files of a table's partitions into large ones.
 
@@ -56,7 +60,6 @@ def compact(
     after. The small files stay for readers of older versions until the table expires.
     """
     size = options.size_option("--target-file-size", target_file_size)
-    assert size is not None
     upkeep = _upkeep(table, iceberg_config)
     with _failures(table):
         done = upkeep.compact(size)

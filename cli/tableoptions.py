@@ -50,6 +50,28 @@ IcebergConfig = Annotated[
 IcebergSchema = Annotated[Path | None, options.value("FILE", _SCHEMA, panel=ICEBERG)]
 IcebergStoreId = Annotated[str | None, options.value("ID", _STORE_ID, panel=ICEBERG)]
 IcebergInterval = Annotated[str, options.value("TIME", _INTERVAL, panel=ICEBERG)]
+IcebergPartitionBy = Annotated[
+    str | None,
+    options.value(
+        "LIST", "Partitions of a new table: `topic`, `day`, `hour` and `queue(N)`; by `day` if not "
+        "given.",
+        panel=ICEBERG,
+    ),
+]  # fmt: skip
+IcebergSortBy = Annotated[
+    str | None,
+    options.value(
+        "LIST", "Columns that sort the files of a new table; `topic,physicalOffset` if not given.",
+        panel=ICEBERG,
+    ),
+]  # fmt: skip
+IcebergTargetFileSize = Annotated[
+    str | None,
+    options.value(
+        "SIZE", "Size to which compaction brings files of a new table; 128m if not given.",
+        panel=ICEBERG,
+    ),
+]  # fmt: skip
 CompactEvery = Annotated[
     str | None,
     options.value(
@@ -94,13 +116,18 @@ def iceberg_followers(
     iceberg_schema: IcebergSchema = None,
     iceberg_store_id: IcebergStoreId = None,
     iceberg_interval: IcebergInterval = "1m",
+    iceberg_partition_by: IcebergPartitionBy = None,
+    iceberg_sort_by: IcebergSortBy = None,
+    iceberg_target_file_size: IcebergTargetFileSize = None,
     compact_every: CompactEvery = None,
 ) -> Targets:
     """Return a function for the Iceberg followers that the options ask for. Both raise
     UsageError."""
     interval_seconds = options.duration_option_ms("--iceberg-interval", iceberg_interval) / 1000
+    declared = iceberg_partition_by, iceberg_sort_by, iceberg_target_file_size
     if iceberg is None:
-        if (iceberg_config, iceberg_schema, iceberg_store_id) != (None, None, None):
+        others = iceberg_config, iceberg_schema, iceberg_store_id, *declared
+        if any(other is not None for other in others):
             raise UsageError(
                 "the options that begin with --iceberg- need --iceberg CATALOG.NAMESPACE.TABLE"
             )
@@ -108,9 +135,12 @@ def iceberg_followers(
     if iceberg_config is None:
         raise UsageError("--iceberg needs --iceberg-config FILE, which says where its catalog is")
     from reput.sinks.iceberg.catalog import TableName, read_catalog  # noqa: PLC0415
+    from reput.sinks.iceberg.layout import Layout  # noqa: PLC0415
     from reput.sinks.iceberg.table import IcebergTarget  # noqa: PLC0415
     from reput.store.bodies.declaration import BodyColumns  # noqa: PLC0415
 
+    size = options.size_option("--iceberg-target-file-size", iceberg_target_file_size)
+    layout = Layout.parse(iceberg_partition_by, iceberg_sort_by, size)
     table = TableName.parse(iceberg)
     catalog = read_catalog(iceberg_config, table.catalog)
     columns = BodyColumns.read(iceberg_schema) if iceberg_schema is not None else None
@@ -120,7 +150,7 @@ def iceberg_followers(
         _check_store_id("--iceberg-store-id", name, iceberg_store_id)
         own = table if name is None else table.suffixed(name)
         target = IcebergTarget(
-            own, catalog, columns, iceberg_store_id, interval_seconds, form, every_seconds
+            own, catalog, columns, iceberg_store_id, interval_seconds, form, every_seconds, layout
         )
         return _with_bad_records(target)
 

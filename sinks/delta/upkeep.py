@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from reput.sinks.delta.localtable import LocalTable
-from reput.sinks.tables.upkeep import TARGET_FILE_BYTES, Compaction, Expiry
+from reput.sinks.tables.upkeep import Compaction, Expiry
 from reput.store import jsontext
 from reput.store.errors import UsageError
 
@@ -23,7 +23,7 @@ class DeltaUpkeep:
         self._url = url
         self._local = local
 
-    def compact(self, target_bytes: int = TARGET_FILE_BYTES) -> Compaction:
+    def compact(self, target_bytes: int | None = None) -> Compaction:
         """Join small files of each partition, by one commit."""
         table = self._load()
         with self._synced():

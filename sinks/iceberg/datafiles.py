@@ -1,8 +1,9 @@
 """Data files of an Iceberg table, and what is committed: all that uses functions of pyiceberg 0.12
 which are not public.
 
-A range becomes files of up to CHUNK_BYTES of rows, each of one day and sorted by topic, written
-by WRITERS threads. Files are written once; a commit that another one overtook takes them again.
+A range becomes files of up to CHUNK_BYTES of rows, each of one partition and in the table's order,
+written by WRITERS threads. Files are written once; a commit that another one overtook takes them
+again.
 """
 
 from __future__ import annotations
@@ -10,14 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from itertools import chain
 from uuid import UUID, uuid4
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import (
@@ -29,7 +27,6 @@ from pyiceberg.io.pyarrow import (
     schema_to_pyarrow,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
@@ -41,12 +38,12 @@ from pyiceberg.table.update import (
     RemoveSnapshotsUpdate,
     TableUpdate,
 )
-from pyiceberg.transforms import DayTransform
 from pyiceberg.typedef import Record
+
+from reput.sinks.iceberg.partitions import order_of, split
 
 CHUNK_BYTES = 128 << 20
 WRITERS = 2
-DAY_COLUMN = "storeTimestamp"
 _UNIQUE = {"body", "properties.key_value.key", "properties.key_value.value"}
 """Columns without statistics, as in Parquet."""
 NO_METRICS = {
@@ -56,7 +53,6 @@ NO_METRICS = {
 """These columns, as in properties of a table."""
 _VARIED = {*_UNIQUE, "keys", "physicalOffset", "queueOffset", "storeTimestamp", "bornTimestamp"}
 """Columns of many values, for which a dictionary costs more than it saves."""
-_PARTITION_FIELD_ID = 1000
 _UNIQUE_NAME = re.compile(
     r"(.+-)?reput-.+-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9]{5}\.parquet", re.ASCII
 )
@@ -65,23 +61,6 @@ _UNIQUE_NAME = re.compile(
 def iceberg_schema(schema: pa.Schema) -> Schema:
     """The schema of a new table."""
     return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(schema))
-
-
-def day_partitions(schema: Schema) -> PartitionSpec:
-    """A partition for each day of storeTimestamp, UTC, and one for rows without it."""
-    source = schema.find_field(DAY_COLUMN).field_id
-    field = PartitionField(source, _PARTITION_FIELD_ID, DayTransform(), f"{DAY_COLUMN}_day")
-    return PartitionSpec(field)
-
-
-def is_partitioned_by_day(metadata: TableMetadata) -> bool:
-    """Whether the files that are made here fit the table's partitions."""
-    fields = metadata.spec().fields
-    return (
-        len(fields) == 1
-        and isinstance(fields[0].transform, DayTransform)
-        and metadata.schema().find_column_name(fields[0].source_id) == DAY_COLUMN
-    )
 
 
 def write_data_files(table: Table, rows: Iterator[pa.RecordBatch], stem: str) -> list[DataFile]:
@@ -93,12 +72,12 @@ def write_data_files(table: Table, rows: Iterator[pa.RecordBatch], stem: str) ->
     with ThreadPoolExecutor(WRITERS, "reput-iceberg") as pool:
         try:
             for chunk in _chunks(rows):
-                for day, part in _days(chunk):
+                for partition, part in split(table, chunk):
                     if len(pending) >= WRITERS:
                         found.append(pending.pop(0).result())
                     number = len(found) + len(pending)
                     name = _file_name(stem, unique, number)
-                    pending.append(pool.submit(_write, table, name, Record(day), part))
+                    pending.append(pool.submit(_write, table, name, partition, part))
             return found + [one.result() for one in pending]
         except BaseException:
             wait(pending)
@@ -122,22 +101,6 @@ def _chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(kept)
 
 
-def _days(rows: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
-    """Yield (days since 1970 or None, rows of that day by topic)."""
-    dates = pc.cast(pc.floor_temporal(rows.column(DAY_COLUMN), unit="day"), pa.date32())
-    keyed = pa.table(
-        {"day": dates, "topic": rows.column("topic"), "at": rows.column("physicalOffset")}
-    )
-    order = pc.sort_indices(keyed, [(name, "ascending") for name in keyed.column_names])
-    rows, dates = rows.take(order), dates.take(order).combine_chunks()
-    days: NDArray[np.int64] = pc.fill_null(dates.cast(pa.int32()).cast(pa.int64()), 1 << 40)
-    starts = [0, *(np.flatnonzero(np.diff(np.asarray(days))) + 1).tolist()]
-    for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
-        day = dates[start]
-        number = day.cast(pa.int32()).as_py() if day.is_valid else None
-        yield number, rows.slice(start, end - start)
-
-
 def rewrite_data_files(table: Table, tasks: list[FileScanTask]) -> list[DataFile]:
     """Write the rows of files of one partition as one file, as many at a time as an append does;
     return its entry, or none where no row is left."""
@@ -148,7 +111,8 @@ def rewrite_data_files(table: Table, tasks: list[FileScanTask]) -> list[DataFile
         for found in scan.to_record_batches(tasks)
         for batch in pa.Table.from_batches([found]).select(form.names).cast(form).to_batches()
     )
-    parts = (part for chunk in _chunks(rows) for _, part in _days(chunk))
+    # each in the table's order
+    parts = (part for chunk in _chunks(rows) for _, part in split(table, chunk))
     if (first := next(parts, None)) is None:
         return []
     name = _file_name("compacted", uuid4(), 0)
@@ -180,9 +144,12 @@ def _write(
             write_statistics=sorted(paths - _UNIQUE),
         ) as writer,
     ):  # fmt: skip
-        for part in chain([first], parts):
-            # other columns of the table have no part in the file, and are null
+        order_id = order_of(table).order_id
+        # other columns of the table have no part in the file, and are null
+        writer.write_table(first.select(form.names).cast(form))
+        for part in parts:
             writer.write_table(part.select(form.names).cast(form))
+            order_id = None  # each part is in order, and not all of them together
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=writer.writer.metadata,
         stats_columns=compute_statistics_plan(schema, {**metadata.properties, **NO_METRICS}),
@@ -194,7 +161,7 @@ def _write(
         file_format=FileFormat.PARQUET,
         partition=partition,
         file_size_in_bytes=len(output),
-        sort_order_id=None,
+        sort_order_id=order_id,
         spec_id=metadata.default_spec_id,
         equality_ids=None,
         key_metadata=None,

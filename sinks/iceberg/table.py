@@ -1,5 +1,5 @@
-"""An Iceberg table of all messages: public rows (``store.rows.rowschema``), a partition for each
-day of storeTimestamp, files sorted by topic.
+"""An Iceberg table of all messages: public rows (``store.rows.rowschema``) in a layout that a user
+may declare (``layout``).
 
 Delivery: exactly once. Every position is committed with a snapshot (``marks``), as one request to
 the catalog that compares the table's head. After an error nobody knows whether the request was
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from reput.sinks.iceberg.catalog import TableName, is_unsynced, local_path, open_catalog
+from reput.sinks.iceberg.layout import DEFAULT_LAYOUT, Layout
 from reput.sinks.iceberg.marks import Found, Marks
 from reput.sinks.tables.follower import (
     Mark,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
 
 DEFAULT_INTERVAL_SECONDS = 60.0
+TARGET_FILE_SIZE = "write.target-file-size-bytes"
 KEPT_SNAPSHOTS = 90
 """Number of snapshots that stay: with 100 a commit takes four times as long as with one."""
 COMMITS = 100
@@ -73,6 +75,8 @@ class IcebergTarget:
     """The form of a new table's rows; a table keeps the one that it began with."""
     compact_every_seconds: float | None = None
     """Compact the table and expire its snapshots at this interval; None leaves that to others."""
+    layout: Layout = DEFAULT_LAYOUT
+    """The layout of a new table."""
     only_bad: bool = False
     """Whether it is the table of bad records."""
     name: str = "iceberg"
@@ -159,7 +163,7 @@ class IcebergWriter:
 
     def _check_fits(self, table: Table) -> None:
         """Raise UsageError for a table to which our files cannot be added."""
-        from reput.sinks.iceberg.datafiles import is_partitioned_by_day  # noqa: PLC0415
+        from reput.sinks.iceberg.partitions import unfit_partition  # noqa: PLC0415
 
         fields = table.schema().fields
         ours = {*ROWS_SCHEMA.names, OWN_COLUMN}
@@ -167,8 +171,8 @@ class IcebergWriter:
         wrong = None
         if table.format_version != FORMAT_VERSION:
             wrong = f"has format version {table.format_version}, not {FORMAT_VERSION}"
-        elif not is_partitioned_by_day(table.metadata):
-            wrong = "is not partitioned by the day of storeTimestamp alone"
+        elif (partition := unfit_partition(table.metadata)) is not None:
+            wrong = f"has the partition field {partition}, for which there is no value here"
         elif others:
             wrong = f"has the column {others[0]}, which must not be null and is not ours"
         elif is_unsynced(self._target.catalog, table.location()):
@@ -247,18 +251,19 @@ class IcebergWriter:
 
         from reput.sinks.iceberg.datafiles import (  # noqa: PLC0415
             NO_METRICS,
-            day_partitions,
             iceberg_schema,
         )
+        from reput.sinks.iceberg.partitions import partition_spec, sort_order  # noqa: PLC0415
 
         assert self._catalog is not None
-        table, schema = self._target.table, iceberg_schema(columns)
+        table, schema, layout = self._target.table, iceberg_schema(columns), self._target.layout
+        size = {TARGET_FILE_SIZE: str(layout.target_file_bytes)}
         for parts in range(1, len(table.namespace) + 1):
             self._catalog.create_namespace_if_not_exists(table.namespace[:parts])
         try:
             self._catalog.create_table(
-                table.identifier, schema, partition_spec=day_partitions(schema),
-                properties=NEW_TABLE | NO_METRICS,
+                table.identifier, schema, partition_spec=partition_spec(schema, layout),
+                sort_order=sort_order(schema, layout), properties=NEW_TABLE | NO_METRICS | size,
             )  # fmt: skip
         except TableAlreadyExistsError as error:
             raise StoreError(

@@ -30,12 +30,13 @@ from reput.sinks.iceberg.catalog import TableName, open_catalog
 from reput.sinks.iceberg.datafiles import (
     commit,
     is_own_file,
-    is_partitioned_by_day,
     rewrite_data_files,
     stage_expiry,
     stage_replacement,
 )
 from reput.sinks.iceberg.marks import MAIN
+from reput.sinks.iceberg.partitions import unfit_partition
+from reput.sinks.iceberg.table import TARGET_FILE_SIZE
 from reput.sinks.tables.upkeep import TARGET_FILE_BYTES, Compaction, Expiry
 from reput.store.errors import StoreError, UsageError
 from reput.store.rows.rowschema import ROWS_SCHEMA
@@ -57,18 +58,18 @@ class IcebergUpkeep:
         self._properties = catalog
         self._kept_snapshots = kept_snapshots
 
-    def compact(self, target_bytes: int = TARGET_FILE_BYTES) -> Compaction:
-        """Join the small files of each partition, up to ``target_bytes`` a file, by one commit for
-        each new file."""
+    def compact(self, target_bytes: int | None = None) -> Compaction:
+        """Join the small files of each partition by one commit for each new file."""
         done = Compaction()
         with open_catalog(self._name.catalog, self._properties) as catalog:
             table = self._load(catalog)
-            if not is_partitioned_by_day(table.metadata) or not _has_our_columns(table):
+            if unfit_partition(table.metadata) is not None or not _has_our_columns(table):
                 raise UsageError(
                     f"the table {self._name} has not the columns and partitions that reput writes: "
                     "compact it by the program that fills it"
                 )
-            for tasks in _groups(table, target_bytes):
+            own_bytes = int(table.properties.get(TARGET_FILE_SIZE, TARGET_FILE_BYTES))
+            for tasks in _groups(table, target_bytes or own_bytes):
                 done = _sum(done, self._replace(catalog, table, tasks))
         return done
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from reput.store.errors import SyncError
 
 TARGET_FILE_BYTES = 128 << 20
-"""Size to which compaction brings files; those of at least three quarters of it stay."""
+"""Size of files of a new table; those of at least three quarters of it are not compacted."""
 
 logger = logging.getLogger("reput")
 
@@ -39,8 +39,9 @@ class TableUpkeep(Protocol):
     ReputError; the table is then as readers know it, with files beside it that are removed later.
     """
 
-    def compact(self, target_bytes: int = TARGET_FILE_BYTES) -> Compaction:
-        """Join small files. Raises UsageError where there is no table that has our form."""
+    def compact(self, target_bytes: int | None = None) -> Compaction:
+        """Join small files up to a size, or up to that of the table's properties. Raises UsageError
+        where there is no table that has our form."""
         ...
 
     def expire(self) -> Expiry:

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import DayTransform
+from pyiceberg.transforms import DayTransform, MonthTransform
 from pyiceberg.types import NestedField, StringType, TimestamptzType
 from requests import ReadTimeout
 
@@ -45,12 +45,13 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 TIME = NestedField(1, "storeTimestamp", TimestamptzType())
 BY_DAY = PartitionSpec(PartitionField(1, 1000, DayTransform(), "day"))
+BY_MONTH = PartitionSpec(PartitionField(1, 1000, MonthTransform(), "month"))
 
 
 @pytest.mark.parametrize(
     ("schema", "spec", "version", "what"),
     [
-        (Schema(TIME), PartitionSpec(), "2", "not partitioned by the day of storeTimestamp"),
+        (Schema(TIME), BY_MONTH, "2", "has the partition field month"),
         (Schema(TIME), BY_DAY, "1", "has format version 1, not 2"),
         (Schema(TIME, NestedField(2, "more", StringType(), required=True)), BY_DAY, "2", "more"),
     ],
