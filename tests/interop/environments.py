@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from tests.support.cli import ROOT
 from tests.support.jdk import require_tools
 
 TIMEOUT_SECONDS = 900.0
-TARGET = Path(__file__).parent / "target"
+TARGET = ROOT / "build" / "environments"
 """Made folders; git ignores it."""
 
 
@@ -23,7 +24,7 @@ def python_with(name: str, packages: Sequence[str]) -> Path:
     cannot be had; on CI that is a failure instead."""
     place = TARGET / name
     stamp, wanted = place / "packages.txt", "\n".join(packages)
-    TARGET.mkdir(exist_ok=True)
+    TARGET.mkdir(parents=True, exist_ok=True)
     with FileLock(TARGET / f"{name}.lock", timeout=TIMEOUT_SECONDS):
         if not stamp.is_file() or stamp.read_text() != wanted:
             _made([sys.executable, "-m", "venv", "--clear", str(place)])
@@ -40,7 +41,7 @@ def jar(artifact: str) -> Path:
     require_tools(("java", "mvn"), "Spark with Iceberg")
     _, name, version = artifact.split(":")
     path = TARGET / "jars" / f"{name}-{version}.jar"
-    TARGET.mkdir(exist_ok=True)
+    TARGET.mkdir(parents=True, exist_ok=True)
     with FileLock(TARGET / "jars.lock", timeout=TIMEOUT_SECONDS):
         if not path.is_file():
             _made(
