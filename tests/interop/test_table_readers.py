@@ -78,7 +78,7 @@ def lake(tmp_path: Path) -> Lake:
 
 def example(word: str) -> str:
     """The example of the documentation in which a word stands."""
-    page = (ROOT / "docs" / "tables-and-kafka.md").read_text("utf-8")
+    page = (ROOT / "docs" / "tables.md").read_text("utf-8")
     (found,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.S) if word in text)
     return str(found)
 
