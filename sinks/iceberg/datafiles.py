@@ -108,7 +108,9 @@ def rewrite_data_files(table: Table, tasks: list[FileScanTask]) -> list[DataFile
     form = schema_to_pyarrow(table.schema())
     rows = (
         batch
-        for found in scan.to_record_batches(tasks)
+        for task in tasks
+        # one by one, since the library would hold the rows of all at once
+        for found in scan.to_record_batches([task])
         for batch in pa.Table.from_batches([found]).select(form.names).cast(form).to_batches()
     )
     # each in the table's order

@@ -23,7 +23,7 @@ NETWORK = ROOT / "deploy" / "systemd" / "network.conf"
 EXAMPLE = ROOT / "deploy" / "systemd" / "example.env"
 FOR_OPERATORS = [
     ROOT / "docs" / f"{name}.md"
-    for name in ("install", "run", "watch", "failures", "repair", "tables-and-kafka")
+    for name in ("install", "run", "watch", "failures", "repair", "tables", "kafka")
 ]
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
 IGNORED = DOCKERFILE.with_name("Dockerfile.dockerignore")
