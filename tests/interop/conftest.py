@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.interop.kafka import Kafka, require_kafka
+from tests.interop.restcatalog import RestServer, running_catalog
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +18,10 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     broker.start()
     yield broker
     broker.kill()
+
+
+@pytest.fixture(scope="session")
+def rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
+    """One running REST catalog for all tests, which keep apart as above."""
+    with running_catalog(tmp_path_factory.mktemp("catalog")) as server:
+        yield server
