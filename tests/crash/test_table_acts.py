@@ -1,0 +1,40 @@
+"""Another process changes tables at random moments while a follower fills them: every row is there
+once."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.filledtables import FilledTable, Filling
+from tests.support.tableacts import fill_while_acting
+
+KINDS = "delta", "iceberg"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_there_once_whatever_another_process_does(
+    tmp_path: Path, seed: int, kind: str
+) -> None:
+    """It appends, compacts, expires and rolls back."""
+    table = FilledTable.in_directory(kind, tmp_path)
+    print(fill_while_acting(Filling.of(tmp_path, 30), table, random.Random(seed)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_there_once_whatever_another_process_does_to_thirty_tables(
+    tmp_path: Path, seed: int, kind: str
+) -> None:
+    """The same, with longer logs."""
+    rng, done = random.Random(seed), Counter[str]()
+    for number in range(30):
+        root = tmp_path / str(number)
+        table = FilledTable.in_directory(kind, root)
+        done += fill_while_acting(Filling.of(root, 60), table, rng)
+    print(f"{kind}: {dict(done)}")
+    assert done["roll_back"] > 0
