@@ -247,7 +247,12 @@ class DeltaWriter:
         }
         if cut:
             marks[CUT_MARK] = "true"
-        return CommitProperties(custom_metadata=marks, app_transactions=transactions)
+        return CommitProperties(
+            custom_metadata=marks,
+            # a second try would add the rows to a table that another writer has made meanwhile
+            max_commit_retries=0 if self._table is None else None,
+            app_transactions=transactions,
+        )
 
 
 def _with_columns(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -4,12 +4,14 @@ transactions of the protocol."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from reput.sinks.delta.table import DeltaTarget
 from reput.sinks.tables.follower import TableFollower
@@ -57,6 +59,36 @@ def test_two_writers_of_one_store_cannot_both_add_a_range(source: Source, table:
         source.write(theirs, first, end)
     assert theirs.position() == second
     source.write(theirs, second, end)
+    assert plain_columns(table) == plain_rows(source.store)
+
+
+@pytest.mark.parametrize("identity", [STORE_ID, "f" * 32])
+def test_a_table_that_another_writer_makes_during_the_first_write(
+    source: Source, table: Path, identity: str
+) -> None:
+    """The library would try again, and add the rows to that table, as it does after its look for
+    one."""
+    first, second, end = source.cuts(3)
+    start = source.log.min_offset
+    ours = DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS)
+    theirs = DeltaTarget(str(table)).open(identity, ANY_SETTINGS)
+    assert ours.position() is theirs.position() is None
+
+    def overtaken() -> Iterator[pa.RecordBatch]:
+        yield from source.rows(start, second)
+        # in a thread of its own, which does not wait for these rows
+        other = threading.Thread(target=source.write, args=(theirs, start, first))
+        other.start()
+        other.join()
+
+    with pytest.raises(DeltaError, match="commit"):
+        ours.write(start, second, overtaken())
+    if identity == STORE_ID:
+        assert ours.position() == first
+    else:
+        with pytest.raises(UsageError, match="rows of other writers"):
+            ours.position()
+    source.write(theirs, first, end)
     assert plain_columns(table) == plain_rows(source.store)
 
 
