@@ -1,5 +1,5 @@
-"""Another process changes tables at random moments while a follower fills them: every row is there
-once."""
+"""Another process changes tables at random moments while a follower fills them, or fills them
+itself: every row is there once."""
 
 from __future__ import annotations
 
@@ -22,6 +22,17 @@ def test_rows_are_there_once_whatever_another_process_does(
     """It appends, compacts, expires and rolls back."""
     table = FilledTable.in_directory(kind, tmp_path)
     print(fill_while_acting(Filling.of(tmp_path, 30), table, random.Random(seed)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_followers_with_one_identity_write_every_row_once(
+    tmp_path: Path, seed: int, kind: str
+) -> None:
+    """Each of them begins where the other one has ended."""
+    filling, table = Filling.of(tmp_path, 20), FilledTable.in_directory(kind, tmp_path)
+    errors = filling.race(table, random.Random(seed))
+    filling.check(table)
+    print(f"errors={len(errors)}")
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""A proxy before a REST catalog that passes requests on, and harms a commit when it is told to."""
+"""A proxy before a REST catalog that passes requests on, and harms a change when it is told to: a
+commit, or one that makes a table or a namespace."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _OWN_HEADERS = {"connection", "transfer-encoding", "content-length", "host", "ke
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Harm that is done to a commit."""
+    """Harm that is done to a change."""
 
     sent: int
     """How often the catalog gets the request before the client gets its answer."""
@@ -28,7 +29,7 @@ class Fault:
     of the connection, ``half`` for one within the answer, ``short`` for half of an answer that
     looks whole, ``hang`` for nothing at all."""
     is_late: bool = False
-    """Whether the catalog gets the request only once the next commit was answered."""
+    """Whether the catalog gets the request only once it has answered the next change."""
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -57,10 +58,9 @@ class _Request:
     body: bytes
 
     @property
-    def is_commit(self) -> bool:
-        """Whether its path is v1/namespaces/NAMESPACE/tables/TABLE."""
-        parts = urlsplit(self.path).path.strip("/").split("/")
-        return self.method == "POST" and len(parts) == 5 and parts[3] == "tables"
+    def is_change(self) -> bool:
+        """Whether it is one of the catalog: reports of measures are posted, too."""
+        return self.method == "POST" and not urlsplit(self.path).path.endswith("/metrics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class FaultyProxy:
         self._open: list[socket.socket] = []
         self.closing = threading.Event()
         self.taken = 0
-        """The number of commits that the catalog took."""
+        """The number of changes that the catalog made."""
         self.refused = 0
         """The number of those that it did not."""
         self._server = ThreadingHTTPServer(
@@ -104,12 +104,12 @@ class FaultyProxy:
         self._server.server_close()
 
     def harm_next(self, fault: Fault | None) -> None:
-        """Harm the next commit, or none."""
+        """Harm the next change, or none."""
         with self._lock:
             self._fault = fault
 
     def take_fault(self) -> Fault:
-        """The harm for a commit that has come."""
+        """The harm for a change that is asked for."""
         with self._lock:
             fault, self._fault = self._fault, None
             return fault or Fault(1)
@@ -120,7 +120,7 @@ class FaultyProxy:
             self._open.append(opened)
 
     def delay(self, request: _Request) -> None:
-        """Send a commit after the next one."""
+        """Send a change after the next one."""
         with self._lock:
             self._late.append(request)
 
@@ -141,7 +141,7 @@ class FaultyProxy:
             answer = _Answer(response.status, headers, response.read())
         finally:
             connection.close()
-        if request.is_commit:
+        if request.is_change:
             with self._lock:
                 is_taken = answer.status == 200
                 self.taken, self.refused = self.taken + is_taken, self.refused + (not is_taken)
@@ -168,14 +168,14 @@ class _Connection(BaseHTTPRequestHandler):
         headers.pop("Accept-Encoding", None)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         request = _Request(self.command, self.path, headers, body)
-        if request.is_commit:
-            self._commit(request)
+        if request.is_change:
+            self._change(request)
         else:
             self._answer(self._proxy.ask(request))
 
     do_HEAD = do_POST = do_DELETE = do_GET  # noqa: N815
 
-    def _commit(self, request: _Request) -> None:
+    def _change(self, request: _Request) -> None:
         fault, answer = self._proxy.take_fault(), None
         for _ in range(fault.sent):
             answer = self._proxy.ask(request)

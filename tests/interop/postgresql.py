@@ -39,8 +39,8 @@ def running_postgresql() -> Iterator[str]:
     # below a test's own directory it could not reach its files as another user
     with tempfile.TemporaryDirectory(prefix="reput-postgresql-") as home:
         as_user = _as_user(home)
-        initdb = [found[-1].with_name("initdb"), "-U", USER, "-A", "trust", "--no-sync"]
-        subprocess.run([*as_user, *initdb, "-D", home], check=True, stdout=subprocess.DEVNULL)
+        make = [*as_user, str(found[-1].with_name("initdb")), "-D", home, "-U", USER, "-A", "trust"]
+        subprocess.run([*make, "--no-sync"], check=True, stdout=subprocess.DEVNULL)
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
         process = _start([*as_user, "setpriv", "--pdeathsig", "QUIT", found[-1], "-D", home], port)

@@ -114,6 +114,15 @@ def test_of_two_followers_at_a_position_one_is_refused(
     filling.check(table)
 
 
+def test_two_followers_with_one_identity_write_every_row_once(
+    filling: Filling, table: FilledTable, seed: int
+) -> None:
+    """They fill the table at the same time, from its creation on."""
+    errors = filling.race(table, random.Random(seed))
+    filling.check(table)
+    print(f"errors={len(errors)}")
+
+
 def test_of_two_followers_that_begin_a_table_one_is_refused(
     filling: Filling, table: FilledTable
 ) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,18 @@ class Filling:
         finally:
             follower.close()
         raise AssertionError(errors[-1])
+
+    def race(self, table: FilledTable, rng: random.Random) -> list[str]:
+        """Have two followers with one identity fill a table at once, each to the end; return the
+        errors of both."""
+
+        def fill(seed: int) -> list[str]:
+            filling = Filling(Source(self.source.store), self.ends)
+            return filling.fill(table, random.Random(seed))
+
+        with ThreadPoolExecutor(2) as pool:
+            found = pool.map(fill, (rng.randrange(1 << 32), rng.randrange(1 << 32)))
+            return [error for errors in found for error in errors]
 
     def check(self, table: FilledTable) -> None:
         """Assert that every message of the log is there once."""
