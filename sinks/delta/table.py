@@ -191,13 +191,13 @@ class DeltaWriter:
     def truncate(self, end: int) -> None:
         """Delete rows; without one to delete, commit the position alone."""
         assert self._table is not None
+        version = self._table.version()
         with self._synced():
             self._table.delete(
                 f"storeId = '{self._store_id}' and physicalOffset >= {end}",
                 commit_properties=self._commit(end, cut=True),
             )
-        mark = self.load()
-        if mark is None or mark.position != end:
+        if self._table.version() == version:
             # deleting no rows makes no commit
             self._append(ROWS_SCHEMA, iter(()), self._commit(end, cut=True))
 
@@ -223,7 +223,8 @@ class DeltaWriter:
                 commit_properties=properties,
             )
         if table is None:
-            self._table = DeltaTable(self._url)
+            # another writer may have gone on from there meanwhile
+            self._table = DeltaTable(self._url, version=0)
 
     def _synced(self) -> AbstractContextManager[None]:
         return nullcontext() if self._local is None else self._local.synced()

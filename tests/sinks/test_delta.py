@@ -7,7 +7,9 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -90,6 +92,66 @@ def test_a_table_that_another_writer_makes_during_the_first_write(
             ours.position()
     source.write(theirs, first, end)
     assert plain_columns(table) == plain_rows(source.store)
+
+
+def test_a_writer_is_refused_that_made_a_table_in_which_another_one_goes_on(
+    source: Source, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take the newest version for that of its own commit, and add the same rows."""
+    first, second, end = source.cuts(3)
+    ours, theirs = (DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS) for _ in range(2))
+    assert ours.position() is None
+    made = deltalake.write_deltalake
+
+    def overtaken(*arguments: Any, **options: Any) -> None:
+        made(*arguments, **options)
+        monkeypatch.undo()
+        assert theirs.position() == first
+        source.write(theirs, first, second)
+
+    monkeypatch.setattr(deltalake, "write_deltalake", overtaken)
+    source.write(ours, source.log.min_offset, first)
+    with pytest.raises(CommitFailedError, match="Concurrent transaction"):
+        source.write(ours, first, end)
+    assert ours.position() == second
+    source.write(ours, second, end)
+    assert plain_columns(table) == plain_rows(source.store)
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_a_cut_is_refused_where_another_writer_goes_on(
+    source: Source, table: Path, monkeypatch: pytest.MonkeyPatch, *, has_rows: bool
+) -> None:
+    """Its position would go back to the cut, and its rows would stay."""
+    first, second, end = source.cuts(3)
+    ours, theirs = (DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS) for _ in range(2))
+    assert ours.position() is None
+    source.write(ours, source.log.min_offset, first)
+    if has_rows:
+        source.write(ours, first, second)
+    else:
+        ours.write(first, second, iter(()))
+    cut = DeltaTable.delete
+
+    def overtaken(opened: DeltaTable, *arguments: Any, **options: Any) -> Any:
+        deleted = cut(opened, *arguments, **options)
+        monkeypatch.undo()
+        source.write(theirs, theirs.position() or 0, end)
+        return deleted
+
+    monkeypatch.setattr(DeltaTable, "delete", overtaken)
+    if has_rows:
+        ours.truncate(first)
+        expected = plain_rows(source.store)
+    else:
+        with pytest.raises(CommitFailedError, match="Concurrent transaction"):
+            ours.truncate(first)
+        expected = [
+            row for row in plain_rows(source.store)
+            if not first <= row["physicalOffset"] < second
+        ]  # fmt: skip
+    assert ours.position() == end
+    assert plain_columns(table) == expected
 
 
 def test_a_table_keeps_the_form_that_it_began_with(source: Source, table: Path) -> None:
