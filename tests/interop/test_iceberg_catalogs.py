@@ -199,7 +199,7 @@ def test_rows_are_there_once_whatever_another_process_does(
     tmp_path: Path, table: FilledTable, seed: int
 ) -> None:
     """It appends, compacts, expires and rolls back at random moments."""
-    print(tableacts.fill_while_acting(Filling.of(tmp_path, 15), table, random.Random(seed)))
+    print(tableacts.fill_while_acting(Filling.of(tmp_path, 10), table, random.Random(seed)))
 
 
 @pytest.mark.slow
@@ -218,7 +218,7 @@ def test_rows_are_there_once_whatever_another_process_does_to_ten_tables(
 
 def test_killed_fillers_leave_every_row_once(tmp_path: Path, table: FilledTable, seed: int) -> None:
     """They are killed at random moments."""
-    assert kill_fillers(tmp_path, several(table), messages=12, count=4, seed=seed) >= 4
+    assert kill_fillers(tmp_path, several(table), messages=12, count=3, seed=seed) >= 3
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def fill_with_failures(root: Path, messages: int, rng: random.Random) -> Counter
 
 def test_failing_commits_leave_every_row_once(tmp_path: Path, seed: int) -> None:
     """A few dozen of them."""
-    print(fill_with_failures(tmp_path, 24, random.Random(seed)))
+    print(fill_with_failures(tmp_path, 18, random.Random(seed)))
 
 
 def tallies(root: Path, rng: random.Random) -> Iterator[Counter[bool]]:
