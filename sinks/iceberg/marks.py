@@ -15,8 +15,9 @@ A rollback after which another writer commits, and all older snapshots expire, c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from reput.store.errors import StoreError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 MAIN = "main"
+_POSITION = "reput.position."
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Marks:
     @property
     def position_key(self) -> str:
         """The name of the position, in summaries and properties."""
-        return self._key("position")
+        return f"{_POSITION}{self.store_id}"
 
     def summary(self, end: int) -> dict[str, str]:
         """The properties of a snapshot that commits a position."""
@@ -95,16 +97,15 @@ class Marks:
         text = metadata.properties.get(self.position_key)
         newest = None if text is None else Found.parse(text)
         snapshots = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-        current, is_rolled_back = _head(metadata), False
-        while current is not None:
-            mark = None if current.summary is None else current.summary[self.position_key]
+        is_rolled_back = False
+        for current in line(_head(metadata), snapshots):
+            mark = _mark(current, self.position_key)
             sequence_number = current.sequence_number or 0
             if mark is not None:
                 found = Found(int(mark), sequence_number, current.snapshot_id)
                 self._check_cuts(found, metadata.properties)
                 return found
             is_rolled_back = newest is not None and sequence_number < newest.sequence_number
-            current = snapshots.get(current.parent_snapshot_id or 0)
         if newest is not None and is_rolled_back:
             head = _head(metadata)
             assert head is not None
@@ -129,6 +130,31 @@ class Marks:
 
     def _key(self, name: str) -> str:
         return f"reput.{name}.{self.store_id}"
+
+
+def only_marks(metadata: TableMetadata) -> set[int]:
+    """The snapshots that must not expire, since they alone tell a position: after a rollback of the
+    main branch the property is beyond the rows."""
+    snapshots = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    found = set[int]()
+    for key, text in metadata.properties.items():
+        if key.startswith(_POSITION):
+            newest = Found.parse(text).snapshot_id
+            marked = (one for one in line(_head(metadata), snapshots) if _mark(one, key))
+            found |= {one.snapshot_id for one in islice(marked, 1)} - {newest}
+    return found
+
+
+def line(head: Snapshot | None, snapshots: Mapping[int, Snapshot]) -> Iterator[Snapshot]:
+    """Yield a snapshot and those before it on its branch, by their ids, as far as they are
+    there."""
+    while head is not None:
+        yield head
+        head = snapshots.get(head.parent_snapshot_id or 0)
+
+
+def _mark(snapshot: Snapshot, key: str) -> str | None:
+    return None if snapshot.summary is None else snapshot.summary[key]
 
 
 def _head(metadata: TableMetadata) -> Snapshot | None:

@@ -34,7 +34,7 @@ from reput.sinks.iceberg.datafiles import (
     stage_expiry,
     stage_replacement,
 )
-from reput.sinks.iceberg.marks import MAIN
+from reput.sinks.iceberg.marks import MAIN, line, only_marks
 from reput.sinks.iceberg.partitions import unfit_partition
 from reput.sinks.iceberg.table import TARGET_FILE_SIZE
 from reput.sinks.tables.upkeep import TARGET_FILE_BYTES, Compaction, Expiry
@@ -184,10 +184,10 @@ def _expired(metadata: TableMetadata, keep: int) -> list[Snapshot]:
     """The snapshots that go. One without a branch stays while it is no older than those that
     stay: it may be staged by another program, or have been rolled back a moment ago."""
     snapshots = {one.snapshot_id: one for one in metadata.snapshots}
-    main = list(_line(metadata.snapshot_by_name(MAIN), snapshots))
-    kept = {one.snapshot_id for one in main[:keep]}
+    main = list(line(metadata.snapshot_by_name(MAIN), snapshots))
+    kept = {one.snapshot_id for one in main[:keep]} | only_marks(metadata)
     for name in metadata.refs.keys() - {MAIN}:
-        kept |= {one.snapshot_id for one in _line(metadata.snapshot_by_name(name), snapshots)}
+        kept |= {one.snapshot_id for one in line(metadata.snapshot_by_name(name), snapshots)}
     since = min((one.timestamp_ms for one in main[:keep]), default=0)
     main_ids = {one.snapshot_id for one in main}
     return [
@@ -195,12 +195,6 @@ def _expired(metadata: TableMetadata, keep: int) -> list[Snapshot]:
         for one in metadata.snapshots
         if one.snapshot_id not in kept and (one.snapshot_id in main_ids or one.timestamp_ms < since)
     ]
-
-
-def _line(head: Snapshot | None, snapshots: Mapping[int, Snapshot]) -> Iterator[Snapshot]:
-    while head is not None:
-        yield head
-        head = snapshots.get(head.parent_snapshot_id or 0)
 
 
 def _delete_unnamed(io: FileIO, gone: Iterable[Snapshot], metadata: TableMetadata) -> int:

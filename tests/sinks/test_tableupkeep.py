@@ -373,6 +373,19 @@ def test_snapshots_without_a_branch_stay_while_they_are_young(filling: Filling) 
     assert filling.offsets() == filling.starts
 
 
+def test_the_last_mark_after_a_rollback_stays(filling: Filling) -> None:
+    """Without it nobody could see that the main branch was rolled back."""
+    filling.fill(2, 4, 6)
+    roll_back(filling.table, snapshots(filling.table)[1])
+    filling.append_foreign()
+    iceberg_target(filling.root).upkeep(1).expire()
+    assert filling.follower().position() == filling.ends[3]
+    filling.fill(MESSAGES)
+    assert filling.offsets() == filling.starts
+    iceberg_target(filling.root).upkeep(1).expire()
+    assert len(filling.table.snapshots()) == 1
+
+
 def test_an_expiry_that_is_overtaken_looks_again(filling: Filling) -> None:
     """The snapshots that stay are those of the new head."""
     filling.fill(2, 4, 6)

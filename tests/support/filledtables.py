@@ -20,7 +20,6 @@ from reput.sinks.delta.table import DeltaTarget
 from reput.sinks.iceberg.catalog import TableName, open_catalog
 from reput.sinks.iceberg.table import IcebergTarget
 from reput.sinks.tables.follower import TableFollower
-from reput.store.follower import FollowerTarget
 from tests.sinks.test_tables import COMPARED, STORE_ID, Source, plain_source, rows_of
 from tests.support.settings import ANY_SETTINGS
 from tests.support.tableformats import catalog_properties
@@ -62,7 +61,7 @@ class FilledTable:
         """The name in its catalog."""
         return "db", self.name
 
-    def target(self) -> FollowerTarget:
+    def target(self) -> DeltaTarget | IcebergTarget:
         """A follower's target."""
         if self.delta is not None:
             return DeltaTarget(self.delta, interval_seconds=0.0)

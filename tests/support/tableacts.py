@@ -27,6 +27,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from reput.sinks.iceberg.datafiles import commit
 from reput.sinks.iceberg.marks import Found, Marks
+from reput.sinks.iceberg.table import IcebergTarget
 from tests.sinks.test_tables import STORE_ID
 from tests.support.cli import ROOT
 from tests.support.filledtables import FilledTable, Filling
@@ -119,9 +120,24 @@ def set_property(table: FilledTable, rng: random.Random) -> None:
         table.iceberg().transaction().set_properties(more=str(rng.random())).commit_transaction()
 
 
+def compact_by_reput(table: FilledTable, _rng: random.Random) -> None:
+    """Compact as ``reput table``."""
+    table.target().upkeep().compact()
+
+
+def expire_by_reput(table: FilledTable, rng: random.Random) -> None:
+    """Expire as ``reput table``."""
+    target = table.target()
+    kept = {"kept_snapshots": rng.randrange(1, 5)} if isinstance(target, IcebergTarget) else {}
+    target.upkeep(**kept).expire()
+
+
 ACTS: Mapping[str, Act] = {
-    act.__name__: act for act in (append, compact, expire, roll_back, set_property)
-}
+    act.__name__: act
+    for act in (
+        append, compact, expire, roll_back, set_property, compact_by_reput, expire_by_reput,
+    )
+}  # fmt: skip
 
 
 def act(table: FilledTable, rng: random.Random) -> str | None:
