@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -44,9 +43,9 @@ _Converter = Callable[[Any], Any]
 class AvroBody:
     """The fields of a record; a ``store.bodies.decoder.BodyDecoder``."""
 
-    def __init__(self, path: Path) -> None:
-        """``path`` is that of the schema. Raises UsageError for one that is none or that has a type
-        without a column, and without fastavro."""
+    def __init__(self, place: str, schema: bytes) -> None:
+        """``place`` is the name of the schema's file, for messages. Raises UsageError for one that
+        is none or that has a type without a column, and without fastavro."""
         try:
             import fastavro  # noqa: PLC0415
             from fastavro.schema import SchemaParseException, expand_schema  # noqa: PLC0415
@@ -56,15 +55,15 @@ class AvroBody:
             ) from error
         self._reader = fastavro.schemaless_reader
         try:
-            document = jsontext.parse(path.read_text("utf-8"))
+            document = jsontext.parse(schema)
             self._schema = fastavro.parse_schema(document)
             expanded = expand_schema(document)
-        except (OSError, ValueError, SchemaParseException, KeyError, TypeError) as error:
-            raise UsageError(f"{path} has no Avro schema: {error}") from error
+        except (ValueError, SchemaParseException, KeyError, TypeError) as error:
+            raise UsageError(f"{place} has no Avro schema: {error}") from error
         if not isinstance(expanded, dict) or expanded.get("type") != "record":
-            raise UsageError(f"{path} has an Avro schema that is no record")
+            raise UsageError(f"{place} has an Avro schema that is no record")
         made = {
-            field["name"]: _type_of(f"{path}: {field['name']}", field["type"])
+            field["name"]: _type_of(f"{place}: {field['name']}", field["type"])
             for field in expanded["fields"]
         }
         check_names(made)

@@ -24,11 +24,12 @@ fields of one struct, whatever their topic; names that topics share have one typ
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -83,9 +84,12 @@ class _Topic:
 class BodyColumns:
     """Declared columns of all topics."""
 
-    def __init__(self, declared: Mapping[str, object], directory: Path = Path()) -> None:
-        """``declared`` is the document, ``directory`` the place of the files that it names. Raises
+    def __init__(
+        self, declared: Mapping[str, object], files: Mapping[str, bytes] = MappingProxyType({})
+    ) -> None:
+        """``declared`` is the document, ``files`` what is in the files that it names. Raises
         UsageError if it is malformed, or a library is missing."""
+        self._given = dict(declared), dict(files)
         self._read_from: tuple[Path, tuple[int, ...] | None] | None = None
         default = _policy(declared)
         topics = {name: part for name, part in declared.items() if isinstance(part, Mapping)}
@@ -96,9 +100,7 @@ class BodyColumns:
             )
         if not topics:
             raise UsageError("it must declare topics")
-        self._declared = {
-            name: _topic(name, part, default, directory) for name, part in topics.items()
-        }
+        self._declared = {name: _topic(name, part, default, files) for name, part in topics.items()}
         self._found: dict[str | None, _Topic | None] = {None: None}
         types = {kind: _struct(kind, self._declared) for kind in FORMATS}
         self.fields = [
@@ -117,11 +119,16 @@ class BodyColumns:
             declared = jsontext.parse(text) if path.suffix == ".json" else tomllib.loads(text)
             if not isinstance(declared, dict):
                 raise UsageError("it must declare topics")
-            made = cls(declared, path.parent)
+            names = {str(name) for name in _file_names(declared)}
+            made = cls(declared, {name: (path.parent / name).read_bytes() for name in names})
         except (OSError, ValueError, UsageError) as error:
             raise UsageError(f"cannot take columns from {path}: {error}") from error
         made._read_from = path, stamp
         return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # decoders cannot be pickled; a task makes them anew from what was read first
+        return BodyColumns, self._given
 
     def refreshed(self) -> BodyColumns:
         """Return the declaration as its file has it now. Raises UsageError."""
@@ -167,6 +174,12 @@ class BodyColumns:
         return self._found[name]
 
 
+def _file_names(declared: Mapping[str, object]) -> Iterator[object]:
+    for part in declared.values():
+        if isinstance(part, Mapping):
+            yield from (part[key] for key in (AVRO, PROTOBUF) if key in part)
+
+
 def _stamp(path: Path) -> tuple[int, ...] | None:
     """Time, size and number of a file, one of which a change changes; None without a file."""
     try:
@@ -194,7 +207,7 @@ def _policy(declared: Mapping[str, object], default: OnBadRecord = OnBadRecord.F
 
 
 def _topic(
-    name: str, declared: Mapping[str, object], default: OnBadRecord, directory: Path
+    name: str, declared: Mapping[str, object], default: OnBadRecord, files: Mapping[str, bytes]
 ) -> _Topic:
     """Raises UsageError naming the topic."""
     try:
@@ -207,9 +220,10 @@ def _topic(
             raise UsageError(f"give columns, or {AVRO}, or {PROTOBUF} with {MESSAGE}")
         given = {key: str(value) for key, value in settings.items()}
         if AVRO in given:
-            return _Topic("avro", AvroBody(directory / given[AVRO]), policy)
+            return _Topic("avro", AvroBody(given[AVRO], files[given[AVRO]]), policy)
         if PROTOBUF in given:
-            decoder = ProtobufBody(directory / given[PROTOBUF], given[MESSAGE])
+            descriptors = files[given[PROTOBUF]]
+            decoder = ProtobufBody(given[PROTOBUF], descriptors, given[MESSAGE])
             return _Topic("protobuf", decoder, policy)
         if not columns:
             raise UsageError("it must have columns: name = type")

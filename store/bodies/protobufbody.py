@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -45,9 +44,9 @@ _WRAPPERS = {
 class ProtobufBody:
     """The fields of a message; a ``store.bodies.decoder.BodyDecoder``."""
 
-    def __init__(self, path: Path, message: str) -> None:
-        """``path`` is that of the descriptors, ``message`` the full name of the type. Raises
-        UsageError for what is neither, and without protobuf."""
+    def __init__(self, place: str, descriptors: bytes, message: str) -> None:
+        """``place`` is the name of the descriptors' file, for messages; ``message`` is the full
+        name of the type. Raises UsageError for what is neither, and without protobuf."""
         try:
             from google.protobuf import descriptor_pb2, descriptor_pool  # noqa: PLC0415
             from google.protobuf.message import DecodeError  # noqa: PLC0415
@@ -59,16 +58,16 @@ class ProtobufBody:
         self._decode_error = DecodeError
         pool = descriptor_pool.DescriptorPool()
         try:
-            files = descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes())
+            files = descriptor_pb2.FileDescriptorSet.FromString(descriptors)
             for file in files.file:
                 pool.Add(file)
             descriptor = pool.FindMessageTypeByName(message)
-        except (OSError, DecodeError, TypeError) as error:
-            raise UsageError(f"{path} has no whole descriptors: {error}") from error
+        except (DecodeError, TypeError) as error:
+            raise UsageError(f"{place} has no whole descriptors: {error}") from error
         except KeyError as error:
-            raise UsageError(f"{path} has no message {message!r}") from error
+            raise UsageError(f"{place} has no message {message!r}") from error
         self._class = GetMessageClass(descriptor)
-        kind, self._convert = _message(f"{path}: {message}", descriptor, ())
+        kind, self._convert = _message(f"{place}: {message}", descriptor, ())
         self.fields = {field.name: field.type for field in kind}
 
     def decode(self, body: bytes) -> dict[str, Any]:

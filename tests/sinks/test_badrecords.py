@@ -112,8 +112,6 @@ def test_a_bad_body_may_stop_the_table(tmp_path: Path, tables: TableFormat) -> N
 
 def test_bad_records_have_a_table(tmp_path: Path, tables: TableFormat) -> None:
     """With the reason, the body and all public columns; of those topics alone that ask for it."""
-    avro = tmp_path / "r.avsc"
-    avro.write_text(json.dumps(AVRO))
     columns = BodyColumns(
         {
             "on-bad-record": "table",
@@ -121,7 +119,7 @@ def test_bad_records_have_a_table(tmp_path: Path, tables: TableFormat) -> None:
             "A": {"avro-schema": "r.avsc"},
             "F": {"id": "long", "on-bad-record": "flag"},
         },
-        tmp_path,
+        {"r.avsc": json.dumps(AVRO).encode()},
     )
     stream = BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(AVRO), {"id": 7})

@@ -7,7 +7,6 @@ import random
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -56,11 +55,9 @@ ORDER = {
 }  # fmt: skip
 
 
-def schema_file(directory: Path, schema: object) -> Path:
-    """A file with a schema."""
-    path = directory / "schema.avsc"
-    path.write_text(json.dumps(schema))
-    return path
+def body_of(schema: object) -> AvroBody:
+    """The body of a schema in a file."""
+    return AvroBody("schema.avsc", json.dumps(schema).encode())
 
 
 def encoded(schema: Any, value: object) -> bytes:
@@ -70,9 +67,9 @@ def encoded(schema: Any, value: object) -> bytes:
     return stream.getvalue()
 
 
-def test_every_type_becomes_a_column(tmp_path: Path) -> None:
+def test_every_type_becomes_a_column() -> None:
     """Named types that are used again among them."""
-    body = AvroBody(schema_file(tmp_path, SCHEMA))
+    body = body_of(SCHEMA)
     types = pa.struct(list(body.fields.items()))
     found = pa.array([body.decode(encoded(SCHEMA, ORDER))], types).to_pylist()
     more = [("k", "A"), ("n", None)]
@@ -82,9 +79,9 @@ def test_every_type_becomes_a_column(tmp_path: Path) -> None:
     assert found == [{**nothing, "uid": str(ORDER["uid"]), "more": []}]
 
 
-def test_bytes_that_are_no_datum(tmp_path: Path, seed: int) -> None:
+def test_bytes_that_are_no_datum(seed: int) -> None:
     """Parts, more than one, and any bytes: each is bad or a datum, and nothing else happens."""
-    body, data = AvroBody(schema_file(tmp_path, SCHEMA)), encoded(SCHEMA, ORDER)
+    body, data = body_of(SCHEMA), encoded(SCHEMA, ORDER)
     for size in range(len(data)):
         with pytest.raises(BadBodyError):
             body.decode(data[:size])
@@ -117,29 +114,25 @@ def test_bytes_that_are_no_datum(tmp_path: Path, seed: int) -> None:
         ({"type": "array", "items": "none"}, "no Avro schema"),
     ],
 )
-def test_types_without_a_column_are_named(tmp_path: Path, kind: object, what: str) -> None:
+def test_types_without_a_column_are_named(kind: object, what: str) -> None:
     """With the file and the field."""
     schema = {"type": "record", "name": "R", "fields": [{"name": "field", "type": kind}]}
-    path = schema_file(tmp_path, schema)
     with pytest.raises(UsageError, match=what) as raised:
-        AvroBody(path)
-    assert str(path) in str(raised.value)
+        body_of(schema)
+    assert "schema.avsc" in str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("text", "what"), [("{", "no Avro schema"), ('"long"', "no record"), ("[]", "no record")]
 )
-def test_files_without_a_record(tmp_path: Path, text: str, what: str) -> None:
+def test_files_without_a_record(text: str, what: str) -> None:
     """A body is a record, whose fields are columns."""
-    path = tmp_path / "schema.avsc"
-    path.write_text(text)
     with pytest.raises(UsageError, match=what):
-        AvroBody(path)
+        AvroBody("schema.avsc", text.encode())
 
 
-def test_fields_that_differ_in_case_alone(tmp_path: Path) -> None:
+def test_fields_that_differ_in_case_alone() -> None:
     """They would be one column for engines that read tables."""
     fields = [{"name": "a", "type": "long"}, {"name": "A", "type": "long"}]
-    path = schema_file(tmp_path, {"type": "record", "name": "R", "fields": fields})
     with pytest.raises(UsageError, match="case"):
-        AvroBody(path)
+        body_of({"type": "record", "name": "R", "fields": fields})

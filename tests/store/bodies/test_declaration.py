@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -60,6 +62,7 @@ def rows_of(*messages: tuple[str | None, bytes]) -> pa.RecordBatch:
 def test_declaration_that_is_none_is_named(tmp_path: Path, text: str, what: str) -> None:
     """The file and what is wrong in it."""
     (tmp_path / "r.avsc").write_text(json.dumps(AVRO))
+    (tmp_path / "x.desc").write_bytes(b"")
     path = tmp_path / "columns.json"
     path.write_text(text, "utf-8")
     with pytest.raises(UsageError, match=what) as raised:
@@ -156,3 +159,18 @@ def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
     assert third.fields[0].type == pa.struct({"c": pa.int64()})
     own = BodyColumns({"T": {"a": "long"}})
     assert own.refreshed() is own
+
+
+def test_a_task_has_what_was_read_first(tmp_path: Path) -> None:
+    """Where the files are not, or are others now."""
+    (tmp_path / "r.avsc").write_text(json.dumps(AVRO))
+    path = tmp_path / "columns.json"
+    path.write_text('{"T": {"avro-schema": "r.avsc"}, "U": {"a": ["decimal(3,1)"]}}')
+    columns = BodyColumns.read(path)
+    for file in (path, tmp_path / "r.avsc"):
+        file.unlink()
+    copied = pickle.loads(pickle.dumps(columns))
+    assert copied.fields == columns.fields
+    assert copied.refreshed() is copied
+    (json_column, avro_column, _), _ = copied.decode(rows_of(("T", b"\2"), ("U", b'{"a": [1.5]}')))
+    assert (avro_column[0].as_py(), json_column[1].as_py()) == ({"a": 1}, {"a": [Decimal("1.5")]})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -92,12 +91,9 @@ def descriptor_set() -> descriptor_pb2.FileDescriptorSet:
     return files
 
 
-@pytest.fixture
-def descriptors(tmp_path: Path) -> Path:
-    """The file with all types."""
-    path = tmp_path / "shop.desc"
-    path.write_bytes(descriptor_set().SerializeToString())
-    return path
+def body_of(message: str, data: bytes | None = None) -> ProtobufBody:
+    """The body of a type in a file of descriptors."""
+    return ProtobufBody("shop.desc", data or descriptor_set().SerializeToString(), message)
 
 
 def message_class(name: str) -> Any:
@@ -125,9 +121,9 @@ def rows(body: ProtobufBody, data: bytes) -> Any:
     return pa.array([body.decode(data)], pa.struct(list(body.fields.items()))).to_pylist()[0]
 
 
-def test_every_type_becomes_a_column(descriptors: Path) -> None:
+def test_every_type_becomes_a_column() -> None:
     """At the borders of its range."""
-    body = ProtobufBody(descriptors, "shop.Order")
+    body = body_of("shop.Order")
     found = rows(body, full_order().SerializeToString())
     assert found == {
         **VALUES,
@@ -139,32 +135,32 @@ def test_every_type_becomes_a_column(descriptors: Path) -> None:
     }  # fmt: skip
 
 
-def test_fields_that_are_not_set(descriptors: Path) -> None:
+def test_fields_that_are_not_set() -> None:
     """They are null if the message tells, and else have their default."""
-    found = rows(ProtobufBody(descriptors, "shop.Order"), b"")
+    found = rows(body_of("shop.Order"), b"")
     absent = "maybe", "item", "at", "note"
     assert [found[name] for name in absent] == [None] * len(absent)
     assert (found["a_int32"], found["a_string"], found["items"], found["more"]) == (0, "", [], [])
 
 
-def test_fields_that_the_descriptors_do_not_know(descriptors: Path) -> None:
+def test_fields_that_the_descriptors_do_not_know() -> None:
     """A newer producer has added them."""
     item = message_class("shop.Item")(sku="x").SerializeToString()
     data = item + message_class("shop.Order")(a_string="new").SerializeToString()
-    assert rows(ProtobufBody(descriptors, "shop.Item"), data) == {"sku": "x", "kind": "NONE"}
+    assert rows(body_of("shop.Item"), data) == {"sku": "x", "kind": "NONE"}
 
 
-def test_required_fields(descriptors: Path) -> None:
+def test_required_fields() -> None:
     """A message without one is bad."""
-    body = ProtobufBody(descriptors, "old.Must")
+    body = body_of("old.Must")
     assert rows(body, message_class("old.Must")(a=7).SerializeToString()) == {"a": 7, "b": None}
     with pytest.raises(BadBodyError, match="lacks a required field"):
         body.decode(b"")
 
 
-def test_bytes_that_are_no_message(descriptors: Path, seed: int) -> None:
+def test_bytes_that_are_no_message(seed: int) -> None:
     """Each body is bad or a message, and nothing else happens."""
-    body, data = ProtobufBody(descriptors, "shop.Order"), full_order().SerializeToString()
+    body, data = body_of("shop.Order"), full_order().SerializeToString()
     with pytest.raises(BadBodyError, match="no Protobuf message"):
         body.decode(data[:-1])
     late = message_class("shop.Order")()
@@ -190,19 +186,16 @@ def test_bytes_that_are_no_message(descriptors: Path, seed: int) -> None:
         ("shop.Twice", "case"),
     ],
 )
-def test_messages_without_columns_are_named(descriptors: Path, message: str, what: str) -> None:
+def test_messages_without_columns_are_named(message: str, what: str) -> None:
     """With their file."""
     with pytest.raises(UsageError, match=what):
-        ProtobufBody(descriptors, message)
+        body_of(message)
 
 
-def test_files_without_descriptors(tmp_path: Path, descriptors: Path) -> None:
-    """One that is none, and one from which imports are missing."""
-    torn, lonely = tmp_path / "torn.desc", tmp_path / "lonely.desc"
-    torn.write_bytes(descriptors.read_bytes()[:-1])
-    lonely.write_bytes(
-        descriptor_pb2.FileDescriptorSet(file=descriptor_set().file[2:3]).SerializeToString()
-    )
-    for path in (torn, lonely, tmp_path / "none.desc"):
-        with pytest.raises(UsageError, match=path.name):
-            ProtobufBody(path, "shop.Order")
+def test_files_without_descriptors() -> None:
+    """One that is torn, and one from which imports are missing."""
+    torn = descriptor_set().SerializeToString()[:-1]
+    lonely = descriptor_pb2.FileDescriptorSet(file=descriptor_set().file[2:3])
+    for data in (torn, lonely.SerializeToString()):
+        with pytest.raises(UsageError, match=r"shop\.desc"):
+            body_of("shop.Order", data)
