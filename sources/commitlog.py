@@ -23,7 +23,6 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
@@ -47,6 +46,7 @@ from reput.sources.offsets import (
 )
 from reput.sources.options import EARLIEST, LATEST, SourceOptions
 from reput.sources.schemas import RUNS_SCHEMA, check_schema, rows_schema
+from reput.sources.triggerdelay import MessageCount, TriggerDelay
 from reput.store import configjson
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.errors import CommitLogDataLossError
@@ -310,9 +310,11 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
         self._check: LogCheck | None = None
         self._frozen: LogOffset | None = None
         self._first: dict[str, Any] | None = None
+        self._delay = TriggerDelay(options)
+        self._count: MessageCount | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_tail": None, "_check": None}
+        return {**super().__getstate__(), "_tail": None, "_check": None, "_count": None}
 
     @property
     def _store_id(self) -> str:
@@ -360,11 +362,12 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a micro-batch. Called in the planner, once per query."""
+        most: ReadLimit | None = None
         if self.options["maxBytesPerTrigger"]:
-            return ReadMaxBytes(self.options["maxBytesPerTrigger"])
-        if self.options["maxOffsetsPerTrigger"]:
-            return ReadMaxRows(self.options["maxOffsetsPerTrigger"])
-        return ReadAllAvailable()
+            most = ReadMaxBytes(self.options["maxBytesPerTrigger"])
+        elif self.options["maxOffsetsPerTrigger"]:
+            most = ReadMaxRows(self.options["maxOffsetsPerTrigger"])
+        return self._delay.limit(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the log's end: nothing after it will be read. Called in the planner, once per
@@ -384,13 +387,22 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
             self._tail = None
             end = self._end(begin)
         self._log_check().starts_in(position)
-        if end <= begin == position.offset:
+        is_same = begin == position.offset
+        if is_same and (self._is_held(limit, begin, end) or end <= begin):
             return start
         evidence = position.evidence
-        if begin != position.offset:
+        if not is_same:
             evidence = tuple(each for each in evidence if each.end <= begin)
         reached = limited_end(log, begin, end, limit) if begin < end else begin
         return self._json(LogOffset(reached, self._evidence(reached, begin, evidence)))
+
+    def _is_held(self, limit: ReadLimit, begin: int, end: int) -> bool:
+        """Whether the batch of [begin, end) waits for more messages; never up to a fixed end."""
+        if self._frozen is not None:
+            return False
+        count = self._count = self._count or MessageCount(self._store()[1])
+        least = self._delay.least
+        return self._delay.holds(limit, lambda: count.within(begin, end, least))
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the log's end. Called in the planner for progress reports."""

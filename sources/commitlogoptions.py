@@ -18,6 +18,7 @@ from reput.sources.options import (
     non_empty,
     offset_or,
     one_of,
+    parse_duration_ms,
     parse_size,
     positive,
     timestamp_ms,
@@ -62,6 +63,13 @@ COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
            "without a file is a row with the reason `segment_deleted`"),
     Option("maxOffsetsPerTrigger", None, positive, "stream",
            "up to this many messages per micro-batch"),
+    Option("minOffsetsPerTrigger", None, positive, "stream",
+           "hold a batch back until as many messages are there, or `maxTriggerDelay` has passed "
+           "since the last one; what is there when a query starts is not held back, nor is "
+           "anything with Trigger.AvailableNow"),
+    Option("maxTriggerDelay", "15m", parse_duration_ms, "stream",
+           "the longest time for which `minOffsetsPerTrigger` holds a batch back: `500ms`, `30s`, "
+           "`15m`, `1h`"),
     Option("maxBytesPerTrigger", None, parse_size, "stream",
            "up to this many bytes of log per micro-batch, and at least one record; `64k`, `1g`"),
     Option("minPartitions", "1", positive, "both",
@@ -102,3 +110,4 @@ class CommitLogOptions(SourceOptions):
     def __init__(self, given: Mapping[str, str]) -> None:
         super().__init__(given)
         self.check_not_both("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+        self.check_least_within_most()

@@ -25,7 +25,6 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
@@ -56,6 +55,7 @@ from reput.sources.queueranges import QueuePartition, UnitRange, divide
 from reput.sources.queues import BuiltQueues
 from reput.sources.schemas import check_schema, rows_schema
 from reput.sources.selection import QueueSelection
+from reput.sources.triggerdelay import TriggerDelay
 from reput.store.config import StoreSettings
 from reput.store.errors import CommitLogDataLossError, UsageError
 from reput.store.log.commitlog import CommitLog
@@ -255,8 +255,11 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         self._committed: dict[str, Any] | None = None
         self._frozen_ends: Offsets | None = None
         self._first: dict[str, Any] | None = None
+        self._delay = TriggerDelay(options)
         self._caught_up: tuple[int, dict[str, Any]] | None = None
         """The refresh of the queues that was used, and the ends that it gave."""
+        self._held: tuple[int, dict[str, Any]] | None = None
+        """The same of a batch that waits for more messages."""
         self._checked: tuple[tuple[str, int] | None] | None = None
         """The writer of the queues when all of them were held against a position."""
 
@@ -300,7 +303,7 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a micro-batch. Called in the planner, once per query."""
         most = self.options["maxOffsetsPerTrigger"]
-        return ReadMaxRows(most) if most else ReadAllAvailable()
+        return self._delay.limit(ReadMaxRows(most) if most else None)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the queues' ends: nothing after them will be read. Called in the planner, once per
@@ -318,7 +321,11 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         opened = self._store()
         opened.queues.poll()
         # planning a batch and reports refresh as well: what they saw first has to be looked at here
-        if (opened.queues.refreshes, start) == self._caught_up:
+        seen = opened.queues.refreshes, start
+        if seen == self._caught_up:
+            self._is_held(limit, 0)
+            return start
+        if seen == self._held and self._delay.may_hold(limit):
             return start
         queues = opened.queues.views
         opened.log.refresh()
@@ -333,11 +340,15 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
             for key, first in starts.items()
             if key in ends or key in position.offsets
         }
+        changed = {key for key, offset in agreed.items() if offset != position.offsets[key]}
+        new_count = sum(end - starts[key] for key, end in ends.items())
+        if not changed and trusted is position and self._is_held(limit, new_count):
+            self._held = seen
+            return start
         reached = ends
         if isinstance(limit, ReadMaxRows):
             reached = limited_ends(starts, ends, limit.max_rows)
         is_last = reached == ends
-        changed = {key for key, offset in agreed.items() if offset != position.offsets[key]}
         # without a new message a changed queue stays as it was: its old ones may come back
         waiting = {key for key in changed if trusted is position and reached[key] == starts[key]}
         reached |= {key: position.offsets[key] for key in waiting}
@@ -349,6 +360,10 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         if is_last:
             self._caught_up = opened.queues.refreshes, latest_offset
         return latest_offset
+
+    def _is_held(self, limit: ReadLimit, count: int) -> bool:
+        """Whether a batch of ``count`` messages waits for more; never up to fixed ends."""
+        return self._frozen_ends is None and self._delay.holds(limit, lambda: count)
 
     def _to_check(self, position: QueuePosition, queues: Queues) -> set[QueueKey]:
         """Return the queues that may have changed: those that moved, and all of them after the

@@ -22,6 +22,11 @@ LOCAL_ZONE = "local"
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _SIZE = re.compile(r"([0-9]{1,15})([kmgt]?)b?\Z", re.ASCII | re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_DURATION = re.compile(r"([0-9]{1,12})(us|ms|s|m|min|h|d)?\Z", re.ASCII)
+_DURATION_UNITS_MS = {
+    "us": 0.001, "ms": 1, None: 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000,
+    "d": 86_400_000,
+}  # fmt: skip
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -31,6 +36,17 @@ def parse_size(text: str) -> int:
     if not match or int(match[1]) < 1:
         raise ValueError("must be a number of bytes above 0, optionally with k, m, g or t")
     return int(match[1]) * _SIZE_UNITS[match[2].lower()]
+
+
+def parse_duration_ms(text: str) -> int:
+    """Parse milliseconds from ``500``, ``30s``, ``15m``, ``1h``, as Spark does. Raises
+    ValueError."""
+    match = _DURATION.match(text.strip().lower())
+    if not match:
+        raise ValueError(
+            "must be a time such as 500ms, 30s, 15m, 1h or 1d; a number alone is milliseconds"
+        )
+    return int(int(match[1]) * _DURATION_UNITS_MS[match[2]])
 
 
 def positive(text: str) -> int:
@@ -193,6 +209,15 @@ class SourceOptions:
         given = [key for key in keys if self[key] is not None]
         if len(given) > 1:
             raise UsageError(f"give {' or '.join(given)}, not both")
+
+    def check_least_within_most(self) -> None:
+        """Reject a smallest batch that is larger than the largest one. Raises UsageError."""
+        least, most = self["minOffsetsPerTrigger"], self["maxOffsetsPerTrigger"]
+        if least is not None and most is not None and least > most:
+            raise UsageError(
+                f"option minOffsetsPerTrigger is {least}; it must be at most "
+                f"maxOffsetsPerTrigger, which is {most}"
+            )
 
     @property
     def row_form(self) -> RowForm:

@@ -165,6 +165,8 @@ CONSUME_QUEUE_OPTIONS: tuple[Option, ...] = (
            "stream warns, and reads on in each queue from its first message that may not have been "
            "read"),
     _SHARED["maxOffsetsPerTrigger"],
+    _SHARED["minOffsetsPerTrigger"],
+    _SHARED["maxTriggerDelay"],
     Option("minPartitions", None, positive, "both",
            "divide a read into at least this many partitions, each of a slice of every queue; if "
            "not given, one or more for each core of the driver's machine, of 32,768 units or more"),
@@ -207,6 +209,7 @@ class ConsumeQueueOptions(SourceOptions):
     def __init__(self, given: Mapping[str, str]) -> None:
         super().__init__(given)
         self.check_not_both("topics", "topicPattern")
+        self.check_least_within_most()
         self.check_not_both("timestampAsOf", "physicalOffsetAsOf")
         for key in ("startingTimestamp", "startingOffsetsByTimestamp", "initialOffsetPath"):
             self.check_not_both("group", key)
