@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,6 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
-    SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
@@ -35,6 +35,7 @@ from reput.sources.garbage import freeze_loaded
 from reput.sources.hangup import QuietDataSource
 from reput.sources.interpreter import check_workers_interpreter
 from reput.sources.livesettings import LiveSettings
+from reput.sources.manystores import StoreBatchReader, Stores, StoreStreamReader
 from reput.sources.offsets import (
     LogCheck,
     PinnedStart,
@@ -45,7 +46,8 @@ from reput.sources.offsets import (
     store_id_of,
 )
 from reput.sources.options import EARLIEST, LATEST, SourceOptions
-from reput.sources.schemas import RUNS_SCHEMA, check_schema, rows_schema
+from reput.sources.rowcolumns import RowColumns
+from reput.sources.schemas import RUNS_SCHEMA, check_schema
 from reput.sources.triggerdelay import MessageCount, TriggerDelay
 from reput.store import configjson
 from reput.store.config import StoreSettings, read_store_settings
@@ -98,19 +100,27 @@ class CommitLogDataSource(QuietDataSource):
     def schema(self) -> str:
         """The schema that ``mode`` fixes. Called first, on the driver: a wrong option fails here,
         at load()."""
-        options = CommitLogOptions(self.options)
-        store_settings(options).open_log()
-        if options["mode"] == "runs":
-            return RUNS_SCHEMA
-        return rows_schema(options["includeBody"], options["includeProperties"])
+        schema = ""
+        for options in Stores(CommitLogOptions, self.options).by_root.values():
+            store_settings(options).open_log()
+            schema = _schema_of(options)
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader. Called on the driver."""
-        return CommitLogBatchReader(CommitLogOptions(self.options), schema)
+        return Stores(CommitLogOptions, self.options).batch_reader(
+            partial(CommitLogBatchReader, schema=schema)
+        )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the stream reader. Called in the planner process, once per query."""
-        return CommitLogStreamReader(CommitLogOptions(self.options), schema)
+        return Stores(CommitLogOptions, self.options).stream_reader(
+            partial(CommitLogStreamReader, schema=schema)
+        )
+
+
+def _schema_of(options: SourceOptions) -> str:
+    return RUNS_SCHEMA if options["mode"] == "runs" else RowColumns(options).ddl
 
 
 def store_settings(options: SourceOptions) -> StoreSettings:
@@ -127,10 +137,8 @@ class _LogReader:
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
         self._schema = schema
-        expected = RUNS_SCHEMA
-        if options["mode"] == "rows":
-            expected = rows_schema(options["includeBody"], options["includeProperties"])
-        check_schema(CommitLogDataSource.name(), schema, expected)
+        check_schema(CommitLogDataSource.name(), schema, _schema_of(options))
+        self._columns = RowColumns(options)
         # the file is read once, so that planner and tasks look in the same directories even if it
         # changes
         self._settings = store_settings(options)
@@ -220,16 +228,18 @@ class _LogReader:
         from reput.store.rows.rows import message_rows  # noqa: PLC0415
 
         ((start, end),) = partition.ranges
+        schema = to_arrow_schema(self._schema, timezone="UTC")
         try:
-            yield from message_rows(
+            for batch in message_rows(
                 self._store()[1],
                 start,
                 end,
-                to_arrow_schema(self._schema, timezone="UTC"),
+                self._columns.read_schema(schema),
                 options.row_form,
                 fail_on_corrupt=options["onCorrupt"] == "fail",
                 **common,
-            )
+            ):
+                yield self._columns.complete(batch, schema)
         finally:
             freeze_loaded()
 
@@ -277,7 +287,7 @@ def _shrinking_sizes(size: int, tasks: int, largest: int) -> list[int]:
     return [*sizes, size]
 
 
-class CommitLogBatchReader(_LogReader, DataSourceReader):
+class CommitLogBatchReader(_LogReader, StoreBatchReader):
     """One read of [start, end), both fixed when the read is planned."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -296,7 +306,7 @@ class CommitLogBatchReader(_LogReader, DataSourceReader):
         return list(self._plan(start, end)) if start < end else []
 
 
-class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class CommitLogStreamReader(_LogReader, StoreStreamReader):
     """Follows the log. Only the planner keeps state, and only to save work.
 
     Offsets carry evidence of what was read (``store.state.evidence``), except those of packed runs
@@ -407,6 +417,15 @@ class CommitLogStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerA
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the log's end. Called in the planner for progress reports."""
         return offset_json(self._store_id, self._end(0))
+
+    def beginning(self) -> dict[str, Any]:
+        """Return the offset of the log's first message."""
+        offset = earliest(self.options, self._store()[1])
+        return self._json(LogOffset(offset, self._evidence(offset)))
+
+    def lag_between(self, start: dict[str, Any], end: dict[str, Any]) -> int:
+        """Return the bytes between two offsets."""
+        return self._parsed(end).offset - self._parsed(start).offset
 
     def _agreed(self, position: LogOffset) -> int:
         """Return where the log agrees with a position, which is its offset as a rule."""

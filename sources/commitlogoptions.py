@@ -30,7 +30,9 @@ MODES = ("rows", "runs")
 
 COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
     Option("path", None, local_path, "both",
-           "the store's root directory, which holds `commitlog/`; `file:///PATH` is one as well"),
+           "the store's root directory, which holds `commitlog/`; `file:///PATH` is one as well. A "
+           "pattern such as `/data/broker-*`, or roots with commas between them, read several "
+           "stores"),
     Option("mode", "rows", one_of(*MODES), "both",
            "`rows`: a row per message, public schema; `runs`: packed runs for the dispatcher"),
     Option("startingOffsets", None, offset_or(EARLIEST, LATEST, RESUME), "both",
@@ -79,6 +81,8 @@ COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
     Option("verifyCrc", "false", boolean, "both", "check the CRC of every body"),
     Option("includeBody", "true", boolean, "both", "`rows`: include the column `body`"),
     Option("includeProperties", "true", boolean, "both", "`rows`: include the column `properties`"),
+    Option("includeStore", "false", boolean, "both",
+           "`rows`: include the column `store`, a string: the root of the row's store"),
     Option("inflateBodies", "true", boolean, "both",
            "`rows`: decompress compressed bodies; one that cannot be inflated stays as stored, and "
            "its `bodyCompression` says so"),

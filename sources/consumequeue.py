@@ -27,7 +27,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxRows,
-    SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
@@ -36,6 +35,7 @@ from reput.sources.coverage import check_coverage
 from reput.sources.garbage import freeze_loaded
 from reput.sources.hangup import QuietDataSource
 from reput.sources.interpreter import check_workers_interpreter
+from reput.sources.manystores import StoreBatchReader, Stores, StoreStreamReader
 from reput.sources.offsets import PinnedStart
 from reput.sources.options import EARLIEST, LATEST
 from reput.sources.queuegroup import QueryGroup, committed_of, group_starts
@@ -53,7 +53,8 @@ from reput.sources.queueoptions import ConsumeQueueOptions, Offsets
 from reput.sources.queueposition import QueueCheck, QueuePosition, parse_position, position_at
 from reput.sources.queueranges import QueuePartition, UnitRange, divide
 from reput.sources.queues import BuiltQueues
-from reput.sources.schemas import check_schema, rows_schema
+from reput.sources.rowcolumns import RowColumns
+from reput.sources.schemas import check_schema
 from reput.sources.selection import QueueSelection
 from reput.sources.triggerdelay import TriggerDelay
 from reput.store.config import StoreSettings
@@ -80,20 +81,25 @@ class ConsumeQueueDataSource(QuietDataSource):
     def schema(self) -> str:
         """The schema of the public rows. Called first, on the driver: a wrong option fails here, at
         load()."""
-        options = ConsumeQueueOptions(self.options)
-        store_settings(options).open_log()
-        return rows_schema(options["includeBody"], options["includeProperties"])
+        schema = ""
+        for options in Stores(ConsumeQueueOptions, self.options).by_root.values():
+            store_settings(options).open_log()
+            schema = RowColumns(options).ddl
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader. Called on the driver."""
-        options = ConsumeQueueOptions(self.options)
+        stores = Stores(ConsumeQueueOptions, self.options)
         # Spark rejects a reader that merely can push filters, unless its setting is on
-        pushes = options["pushFilters"]
-        return (PushingBatchReader if pushes else ConsumeQueueBatchReader)(options, schema)
+        pushes = any(options["pushFilters"] for options in stores.by_root.values())
+        kind = PushingBatchReader if pushes else ConsumeQueueBatchReader
+        return stores.batch_reader(partial(kind, schema=schema), pushes=pushes)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the stream reader. Called in the planner process, once per query."""
-        return ConsumeQueueStreamReader(ConsumeQueueOptions(self.options), schema)
+        return Stores(ConsumeQueueOptions, self.options).stream_reader(
+            partial(ConsumeQueueStreamReader, schema=schema)
+        )
 
 
 @dataclass
@@ -114,11 +120,8 @@ class _QueueReader:
     def __init__(self, options: ConsumeQueueOptions, schema: StructType) -> None:
         self.options = options
         self._schema = schema
-        check_schema(
-            ConsumeQueueDataSource.name(),
-            schema,
-            rows_schema(options["includeBody"], options["includeProperties"]),
-        )
+        self._columns = RowColumns(options)
+        check_schema(ConsumeQueueDataSource.name(), schema, self._columns.ddl)
         self._selection = QueueSelection(
             topics=options["topics"],
             topic_pattern=options["topicPattern"],
@@ -189,22 +192,24 @@ class _QueueReader:
         from reput.sources.queuerows import QueueRows  # noqa: PLC0415
 
         opened, options = self._store(), self.options
+        schema = to_arrow_schema(self._schema, timezone="UTC")
         try:
-            yield from QueueRows(opened.queues, opened.log).read(
+            for batch in QueueRows(opened.queues, opened.log).read(
                 partition.ranges,
                 self._selection,
-                to_arrow_schema(self._schema, timezone="UTC"),
+                self._columns.read_schema(schema),
                 loss=opened.loss,
                 fail_on_corrupt=options["onCorrupt"] == "fail",
                 delay_levels_ms=opened.settings.message_delay_levels_ms,
                 max_inflated_bytes=self._selection.form.max_inflated_bytes,
                 verify_crc=options["verifyCrc"],
-            )
+            ):
+                yield self._columns.complete(batch, schema)
         finally:
             freeze_loaded()
 
 
-class ConsumeQueueBatchReader(_QueueReader, DataSourceReader):
+class ConsumeQueueBatchReader(_QueueReader, StoreBatchReader):
     """One read of ranges that are fixed when it is planned."""
 
     def __init__(self, options: ConsumeQueueOptions, schema: StructType) -> None:
@@ -215,11 +220,12 @@ class ConsumeQueueBatchReader(_QueueReader, DataSourceReader):
         """Return the partitions. Called once, on the driver."""
         opened = self._store()
         queues = opened.queues.refresh()
-        missing = (self.options["topics"] or set()) - {key.topic for key in queues}
-        if missing:
+        named = frozenset(self.options["topics"] or ())
+        self.missing_topics = named - {key.topic for key in queues}
+        if self.missing_topics and not self.is_one_of_several:
             raise UsageError(
-                f"option topics names {', '.join(sorted(missing))}, for which {self._output} "
-                "has no messages"
+                f"option topics names {', '.join(sorted(self.missing_topics))}, for which "
+                f"{self._output} has no messages"
             )
         if self.options["group"] is None:
             starts = resolve_starts(self.options, queues, EARLIEST)
@@ -244,7 +250,7 @@ class PushingBatchReader(ConsumeQueueBatchReader):
         return filters
 
 
-class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ConsumeQueueStreamReader(_QueueReader, StoreStreamReader):
     """Follows the queues, including new ones. Only the planner keeps state, and only to save
     work."""
 
@@ -360,6 +366,19 @@ class ConsumeQueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTri
         if is_last:
             self._caught_up = opened.queues.refreshes, latest_offset
         return latest_offset
+
+    def beginning(self) -> dict[str, Any]:
+        """Return the offset of no queue: each of them is read from its beginning."""
+        return QueuePosition({}).to_json()
+
+    def lag_between(self, start: dict[str, Any], end: dict[str, Any]) -> int:
+        """Return the messages between two offsets."""
+        queues, starts = self._store().queues.views, self._parsed(start).offsets
+        ends = self._parsed(end).offsets
+        return sum(
+            end - starts.get(key, queues[key].min_offset if key in queues else end)
+            for key, end in ends.items()
+        )
 
     def _is_held(self, limit: ReadLimit, count: int) -> bool:
         """Whether a batch of ``count`` messages waits for more; never up to fixed ends."""

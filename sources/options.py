@@ -4,12 +4,10 @@ keys."""
 from __future__ import annotations
 
 import difflib
-import glob
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -169,11 +167,6 @@ class SourceOptions:
         self._values: dict[str, Any] = {}
         self._given: set[str] = set()
         by_key = {option.key.lower(): option for option in self.table}
-        if any(key.lower() == "paths" for key in given):
-            raise UsageError(
-                "load takes the root of one store, not a list; read each store by itself, and give "
-                "the union of the frames"
-            )
         for key, value in given.items():
             option = by_key.get(key.lower())
             if option is None:
@@ -189,11 +182,6 @@ class SourceOptions:
                 self._values[option.key] = None if default is None else option.parse(default)
         if self["path"] is None:
             raise UsageError("option path is missing: the store's root directory")
-        if glob.has_magic(self["path"]) and not Path(self["path"]).exists():
-            raise UsageError(
-                f"option path is {self['path']}, a pattern, and load takes the root of one store; "
-                "read each store by itself, and give the union of the frames"
-            )
 
     def _hint(self, key: str, by_key: Mapping[str, Option]) -> str:
         if key in self.kafka_names:

@@ -124,6 +124,9 @@ CONSUME_QUEUE_OPTIONS: tuple[Option, ...] = (
     _SHARED["path"],
     Option("output", None, local_path, "both",
            "the directory of the queues, if not `path`: the `--output` of `reput run`"),
+    Option("outputs", None, local_path, "both",
+           "the same for several stores: the `--outputs` of `reput run`, with a directory for each "
+           "store, of the name of its root"),
     Option("topics", None, _topics, "both", "topics to read, comma-separated; all if not given"),
     Option("topicPattern", None, _pattern, "both",
            "a regular expression that matches whole topic names, in place of `topics`"),
@@ -179,6 +182,8 @@ CONSUME_QUEUE_OPTIONS: tuple[Option, ...] = (
     _SHARED["verifyCrc"],
     Option("includeBody", "true", boolean, "both", "include the column `body`"),
     Option("includeProperties", "true", boolean, "both", "include the column `properties`"),
+    Option("includeStore", "false", boolean, "both",
+           "include the column `store`, a string: the root of the row's store"),
     Option("inflateBodies", "true", boolean, "both",
            "decompress compressed bodies; one that cannot be inflated stays as stored, and its "
            "`bodyCompression` says so"),

@@ -6,6 +6,7 @@ A store is named by its directory, and its output is the directory of that name 
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterable
 from pathlib import Path
 
 from reput.store.errors import NotReadyError, UsageError
@@ -34,16 +35,22 @@ def find_roots(stores: str) -> list[Path]:
 
 
 def find_stores(stores: str, outputs: Path) -> dict[Path, Path]:
-    """Return root -> output of each store of ``find_roots``. Raises UsageError for two stores of
-    one name."""
+    """Return root -> output of each store of ``find_roots``. Raises UsageError as
+    ``name_outputs``."""
+    return name_outputs(find_roots(stores), outputs)
+
+
+def name_outputs(roots: Iterable[Path], outputs: Path) -> dict[Path, Path]:
+    """Return root -> output, named by the root's own name. Raises UsageError for two stores of one
+    name."""
     output_of: dict[Path, Path] = {}
-    roots: dict[str, Path] = {}
-    for root in find_roots(stores):
-        other = roots.setdefault(root.name, root)
+    root_of: dict[str, Path] = {}
+    for root in roots:
+        other = root_of.setdefault(root.name, root)
         if other is not root:
             raise UsageError(
-                f"{other} and {root} would both have the output {outputs / root.name}; let "
-                "`stores=` match symbolic links of different names"
+                f"{other} and {root} would both have the output {outputs / root.name}; let the "
+                "pattern match symbolic links of different names"
             )
         output_of[root] = outputs / root.name
     return output_of

@@ -89,8 +89,6 @@ def lose_a_log_file(store: Path) -> None:
         (read_log, leave, {"startingOffsets": "latest"}, "must begin at or before its end",
          [{"startingOffsets": "earliest"}, {"startingOffsets": "0"}]),
         (read_log, leave, {"startingOffsets": "1"}, "one starts at 0", [{"startingOffsets": "0"}]),
-        (read_log, leave, {"paths": '["a", "b"]'}, "read each store by itself", [{}]),
-        (read_queues, leave, {"path": "/data/*"}, "read each store by itself", [{}]),
     ],
 )  # fmt: skip
 def test_a_read(
