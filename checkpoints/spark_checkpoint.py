@@ -1,9 +1,12 @@
 """Spark's checkpoint directory of a streaming query, read without Spark.
 
     metadata        {"id": uuid}
-    offsets/N       "v1", metadata JSON, one offset JSON per source; written before batch N runs
-    commits/N       "v1", JSON; written after batch N ran ("commits log"; RocketMQ's log is the
-                    only one called CommitLog here)
+    offsets/N       "v1", metadata JSON, one offset JSON per source; written before batch N runs.
+                    "v2" has NAME:JSON, or NUMBER:JSON, for each source: Spark 4.2 and later write
+                    it where spark.sql.streaming.offsetLog.formatVersion is 2, or where sources are
+                    named by name()
+    commits/N       "v1" or "v2", JSON; written after batch N ran ("commits log"; RocketMQ's log is
+                    the only one called CommitLog here)
     reput-start     ours: where batch 0 begins. Spark asks the source again when it repeats batch
                     0, and the answer may have changed by then: data would be skipped
 Spark never syncs these files nor checks them. We do both halves: a directory that does not read
@@ -32,7 +35,8 @@ from reput.store.state.logoffset import offset_json, parse_offset
 MAX_FILE_BYTES = 1 << 20
 """A file of Spark's holds a batch's settings and one offset: about a KiB."""
 _BATCH_NAME = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
-_VERSION = "v1"
+_VERSIONS = ("v1", "v2")
+_SOURCE_NAME = re.compile(r"[A-Za-z0-9_]{1,255}:", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,27 +179,36 @@ def _json(path: Path, kind: str) -> object:
 
 
 def _version_and_json(path: Path) -> list[str]:
-    """Return the lines after the version; the first of them is a JSON object."""
+    """Return the lines, of which the first is the version, and the second a JSON object."""
     lines = _text(path).splitlines()
-    if len(lines) < 2 or lines[0] != _VERSION:
+    if len(lines) < 2 or lines[0] not in _VERSIONS:
         raise DamagedCheckpointError(f"{path.parent.name}/{path.name} is cut or of another version")
     try:
         if not isinstance(jsontext.parse(lines[1]), dict):
             raise ValueError(lines[1])
     except ValueError as error:
         raise DamagedCheckpointError(f"{path.parent.name}/{path.name}: no JSON object") from error
-    return lines[1:]
+    return lines
 
 
 def read_planned(path: Path, store_id: str) -> tuple[int, int | None]:
     """Return where a file of ``offsets`` says that its batch ends, and when Spark planned it, in
     ms. Raises DamagedCheckpointError."""
     lines = _version_and_json(path)
-    offset = parse_offset(lines[1], store_id) if len(lines) == 2 else None
+    offset = parse_offset(_offset_text(lines), store_id) if len(lines) == 3 else None
     if offset is None:
         raise DamagedCheckpointError(f"offsets/{path.name} is damaged or another store's")
-    planned = jsontext.parse(lines[0]).get("batchTimestampMs")
+    planned = jsontext.parse(lines[1]).get("batchTimestampMs")
     return offset, planned if type(planned) is int else None
+
+
+def _offset_text(lines: list[str]) -> str:
+    """Return the offset of the only source; empty where the source of a "v2" has no name."""
+    version, _, text = lines
+    if version == _VERSIONS[0]:
+        return text
+    name = _SOURCE_NAME.match(text)
+    return text[name.end() :] if name else ""
 
 
 def check_commit(path: Path) -> None:

@@ -1,8 +1,9 @@
 """Spark's checkpoint directory read without Spark: the true position, or a refusal.
 
-Directories are made by hand in the v1 text format that Spark writes (``OffsetSeqLog``,
-``CommitLog``). Spark checks nothing in them, so every file is cut, changed and removed here: what
-comes out may be damage, never a position that skips data.
+Directories are made by hand in the two text formats that Spark writes (``OffsetSeqLog``,
+``CommitLog``); ``test_spark_versions`` reads Spark's own. Spark checks nothing in them, so every
+file is cut, changed and removed here: what comes out may be damage, never a position that skips
+data.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -48,18 +49,24 @@ class Case:
     """How many batches are in the commits log."""
     expected: SparkPosition
     first_batch: int = 0
+    source: str = ""
+    """With a name of the source the format is v2."""
 
     def make(self, directory: Path) -> Path:
         for name in ("offsets", "commits", "sources"):
             (directory / name).mkdir(parents=True)
         (directory / "metadata").write_text('{"id":"7d0e6f44-2a4b-4f2f-8f8e-0d2f0b7a6a11"}')
         for index, end in enumerate(self.ends):
-            lines = ("v1", json.dumps(BATCH_METADATA), json.dumps(offset_json(STORE, end)))
+            version = "v2" if self.source else "v1"
+            offset = self.source + json.dumps(offset_json(STORE, end))
+            lines = (version, json.dumps(BATCH_METADATA), offset)
             batch = str(self.first_batch + index)
             (directory / "offsets" / batch).write_text("\n".join(lines))
             (directory / "offsets" / f".{batch}.crc").write_bytes(b"crc\0")
             if index < self.committed:
-                (directory / "commits" / batch).write_text('v1\n{"nextBatchWatermarkMs":0}')
+                (directory / "commits" / batch).write_text(
+                    f'{version}\n{{"nextBatchWatermarkMs":0}}'
+                )
                 (directory / "commits" / f".{batch}.crc").write_bytes(b"crc\0")
         pin_start(directory, directory, STORE, self.start)
         return directory
@@ -71,6 +78,8 @@ CASES = (
     Case("second planned", 100, (900, 1900), 1, SparkPosition(900, 1, False, 1900)),
     Case("third done", 100, (900, 1900, 2900), 3, SparkPosition(2900, 2, True, 2900)),
     Case("old ones purged", 0, (7000, 8000, 9000), 2, SparkPosition(8000, 42, False, 9000), 40),
+    Case("named", 100, (900, 1900), 1, SparkPosition(900, 1, False, 1900), source="orders_1:"),
+    Case("numbered", 100, (900,), 1, SparkPosition(900, 0, True, 900), source="0:"),
     Case("past ten", 0, tuple(range(100, 1300, 100)), 12, SparkPosition(1200, 11, True, 1200)),
 )
 
@@ -274,12 +283,24 @@ def test_no_position_lies_before_a_batch_without_a_commit(tmp_path: Path) -> Non
     ]
 
 
-def test_a_batch_of_two_sources_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["", "second:"])
+def test_a_batch_of_two_sources_is_refused(tmp_path: Path, name: str) -> None:
     """Our query has one; another query's checkpoint is not ours to go on with."""
-    directory = CASES[1].make(tmp_path / "spark")
+    directory = replace(CASES[1], source=name and "first:").make(tmp_path / "spark")
     path = directory / "offsets" / "0"
-    path.write_text(path.read_text() + "\n" + json.dumps(offset_json(STORE, 900)))
+    path.write_text(f"{path.read_text()}\n{name}{json.dumps(offset_json(STORE, 900))}")
     with pytest.raises(DamagedCheckpointError):
+        read_position(directory, STORE)
+
+
+@pytest.mark.parametrize(
+    "text", ["v1\n{}\nname:", "v2\n{}\n", "v2\n{}\n:", "v2\n{}\na b:", "v3\n{}\n"]
+)
+def test_a_source_is_named_in_the_newer_format_alone(tmp_path: Path, text: str) -> None:
+    """Anything else is no file of Spark's."""
+    directory = CASES[1].make(tmp_path / "spark")
+    (directory / "offsets" / "0").write_text(text + json.dumps(offset_json(STORE, 900)))
+    with pytest.raises(DamagedCheckpointError, match="offsets/0 is "):
         read_position(directory, STORE)
 
 
