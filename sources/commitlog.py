@@ -11,7 +11,7 @@ sends copies of it to the tasks, which only call ``read``.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -35,6 +36,7 @@ from reput.sources.garbage import freeze_loaded
 from reput.sources.hangup import QuietDataSource
 from reput.sources.interpreter import check_workers_interpreter
 from reput.sources.livesettings import LiveSettings
+from reput.sources.logparts import even_sizes, shrinking_sizes
 from reput.sources.manystores import StoreBatchReader, Stores, StoreStreamReader
 from reput.sources.offsets import (
     LogCheck,
@@ -46,6 +48,7 @@ from reput.sources.offsets import (
     store_id_of,
 )
 from reput.sources.options import EARLIEST, LATEST, SourceOptions
+from reput.sources.pushdown import is_pushing, matching, narrowed
 from reput.sources.rowcolumns import RowColumns
 from reput.sources.schemas import RUNS_SCHEMA, check_schema
 from reput.sources.triggerdelay import MessageCount, TriggerDelay
@@ -65,11 +68,8 @@ from reput.store.state.logoffset import LogOffset, offset_json, parse_log_offset
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MIN_PARTITION_BYTES = 1 << 20
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.02, 0.1
 """Pauses between looks at the log's end, the first and the longest, while a query waits there."""
-LEAST_PART = 32
-"""A part is at least this fraction of its batch: each costs two milliseconds."""
 
 
 @dataclass
@@ -108,8 +108,10 @@ class CommitLogDataSource(QuietDataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader. Called on the driver."""
+        pushes = is_pushing()
+        kind = PushingLogReader if pushes else CommitLogBatchReader
         return Stores(CommitLogOptions, self.options).batch_reader(
-            partial(CommitLogBatchReader, schema=schema)
+            partial(kind, schema=schema), pushes=pushes
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -139,6 +141,7 @@ class _LogReader:
         self._schema = schema
         check_schema(CommitLogDataSource.name(), schema, _schema_of(options))
         self._columns = RowColumns(options)
+        self._pushed: list[Filter] = []
         # the file is read once, so that planner and tasks look in the same directories even if it
         # changes
         self._settings = store_settings(options)
@@ -182,7 +185,7 @@ class _LogReader:
         _, log = self._store()
         log.refresh()
         partition_count = self.options["minPartitions"]
-        sizes_of = _even_sizes if self.options["spool"] is None else _shrinking_sizes
+        sizes_of = even_sizes if self.options["spool"] is None else shrinking_sizes
         sizes = sizes_of(end - start, partition_count, log.file_size)
         window = Window(log)
         cuts, ideal = [start], start
@@ -239,7 +242,7 @@ class _LogReader:
                 fail_on_corrupt=options["onCorrupt"] == "fail",
                 **common,
             ):
-                yield self._columns.complete(batch, schema)
+                yield self._columns.complete(matching(batch, self._pushed), schema)
         finally:
             freeze_loaded()
 
@@ -271,22 +274,6 @@ class _LogReader:
         yield scanned_row(ScannedRange(start, end, end, 0, -1, partition.settings, 0))
 
 
-def _even_sizes(size: int, least_count: int, largest: int) -> list[int]:
-    """Return the sizes of equal parts, at least ``least_count`` unless they are small."""
-    count = max(1, min(max(least_count, -(-size // max(largest, 1))), size // MIN_PARTITION_BYTES))
-    return [(index + 1) * size // count - index * size // count for index in range(count)]
-
-
-def _shrinking_sizes(size: int, tasks: int, largest: int) -> list[int]:
-    """Return the sizes of parts for tasks that share them: large ones first, since fewer runs are
-    less work, and small ones last, so that tasks end together and the last part is soon written."""
-    least, sizes = max(MIN_PARTITION_BYTES, size // LEAST_PART), []
-    while size > 2 * least:
-        sizes.append(max(least, min(size // tasks, largest)))
-        size -= sizes[-1]
-    return [*sizes, size]
-
-
 class CommitLogBatchReader(_LogReader, StoreBatchReader):
     """One read of [start, end), both fixed when the read is planned."""
 
@@ -303,7 +290,18 @@ class CommitLogBatchReader(_LogReader, StoreBatchReader):
         else:
             start = earliest(self.options, log)
         end = resolve_end(self.options, log, start, sealed_end)
+        start, end = narrowed(log, start, end, self._pushed)
         return list(self._plan(start, end)) if start < end else []
+
+
+class PushingLogReader(CommitLogBatchReader):
+    """A batch reader that takes Spark's filters as hints."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take filters as hints. Called once, on the driver, before ``partitions``. Spark evaluates
+        them all again."""
+        self._pushed = filters
+        return filters
 
 
 class CommitLogStreamReader(_LogReader, StoreStreamReader):

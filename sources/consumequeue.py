@@ -38,6 +38,7 @@ from reput.sources.interpreter import check_workers_interpreter
 from reput.sources.manystores import StoreBatchReader, Stores, StoreStreamReader
 from reput.sources.offsets import PinnedStart
 from reput.sources.options import EARLIEST, LATEST
+from reput.sources.pushdown import is_pushing, matching
 from reput.sources.queuegroup import QueryGroup, committed_of, group_starts
 from reput.sources.queueoffsets import (
     LossCheck,
@@ -90,8 +91,7 @@ class ConsumeQueueDataSource(QuietDataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader. Called on the driver."""
         stores = Stores(ConsumeQueueOptions, self.options)
-        # Spark rejects a reader that merely can push filters, unless its setting is on
-        pushes = any(options["pushFilters"] for options in stores.by_root.values())
+        pushes = is_pushing()
         kind = PushingBatchReader if pushes else ConsumeQueueBatchReader
         return stores.batch_reader(partial(kind, schema=schema), pushes=pushes)
 
@@ -121,6 +121,7 @@ class _QueueReader:
         self.options = options
         self._schema = schema
         self._columns = RowColumns(options)
+        self._pushed: list[Filter] = []
         check_schema(ConsumeQueueDataSource.name(), schema, self._columns.ddl)
         self._selection = QueueSelection(
             topics=options["topics"],
@@ -204,7 +205,7 @@ class _QueueReader:
                 max_inflated_bytes=self._selection.form.max_inflated_bytes,
                 verify_crc=options["verifyCrc"],
             ):
-                yield self._columns.complete(batch, schema)
+                yield self._columns.complete(matching(batch, self._pushed), schema)
         finally:
             freeze_loaded()
 
@@ -244,6 +245,7 @@ class PushingBatchReader(ConsumeQueueBatchReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take filters as hints. Called once, on the driver, before ``partitions``. Spark evaluates
         them all again: a damaged record's row fulfils none."""
+        self._pushed = filters
         self._selection = self._selection.narrowed(filters)
         if not self.options.names_queues:
             self._listed = self._selection

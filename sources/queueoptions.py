@@ -175,9 +175,6 @@ CONSUME_QUEUE_OPTIONS: tuple[Option, ...] = (
            "not given, one or more for each core of the driver's machine, of 32,768 units or more"),
     Option("maxRecordsPerPartition", None, positive, "both",
            "divide a read into partitions of up to this many units; 262,144 if not given"),
-    Option("pushFilters", "false", boolean, "batch",
-           "read only messages that filters on `topic`, `queueId`, `queueOffset` and `tags` "
-           "select; needs `spark.sql.python.filterPushdown.enabled`"),
     _SHARED["onCorrupt"],
     _SHARED["verifyCrc"],
     Option("includeBody", "true", boolean, "both", "include the column `body`"),

@@ -19,9 +19,11 @@ from reput.sources.commitlog import CommitLogDataSource
 from reput.sources.commitlogoptions import CommitLogOptions
 from reput.sources.consumequeue import ConsumeQueueDataSource
 from reput.sources.manystores import Stores, StoresStreamReader
+from reput.sources.pushdown import SETTING
 from reput.sources.queueoptions import ConsumeQueueOptions
 from reput.store.errors import UsageError
 from tests.readers.stores import SmallStore
+from tests.sources.test_pushdown import scanned
 
 NAMES = {"rocketmq-commitlog": CommitLogDataSource, "rocketmq-consumequeue": ConsumeQueueDataSource}
 SIZES = {"broker-a": 30, "broker-b": 300}
@@ -239,3 +241,14 @@ def test_a_root_whose_name_looks_like_a_pattern(spark: SparkSession, tmp_path: P
     root = write_store(tmp_path / "a,b[1]*", 5)
     assert spark.read.format("rocketmq-commitlog").load(str(root)).count() == 5
     assert spark.read.format("rocketmq-commitlog").load(f"file://{quote(str(root))}").count() == 5
+
+
+@pytest.mark.parametrize("source", NAMES)
+def test_filters_reach_every_store(spark: SparkSession, stores: Path, source: str) -> None:
+    """No other row leaves a task."""
+    spark.conf.set(SETTING, True)
+    try:
+        frame = spark.read.format(source).load(f"{stores}/*").where("queueId = 1")
+        assert len(frame.collect()) == scanned(frame) == sum(SIZES.values()) // 3
+    finally:
+        spark.conf.unset(SETTING)

@@ -148,8 +148,8 @@ def test_pushed_filters_leave_what_options_may_name(
 
 
 def test_stream_refuses_batch_options(golden: Callable[[str], Path]) -> None:
-    """Ends and pushed filters, as with Spark's Kafka source."""
-    for option in ({"endingTimestamp": 5}, {"endingOffsets": "latest"}, {"pushFilters": "false"}):
+    """Ends, as with Spark's Kafka source."""
+    for option in ({"endingTimestamp": 5}, {"endingOffsets": "latest"}):
         with pytest.raises(UsageError, match="is for batch reads"):
             stream_reader(golden("plain"), **option)
 

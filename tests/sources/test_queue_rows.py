@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from chispa import assert_df_equality
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from reput.filters.java import hash_code
 from reput.sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueDataSource
+from reput.sources.pushdown import SETTING
 from reput.sources.queueoptions import ConsumeQueueOptions
 from reput.store.errors import CorruptRecordError, UsageError
 from reput.store.log.record import Record
@@ -29,9 +29,6 @@ from tests.sources.test_rows import read as rows_read
 from tests.support.golden import GOLDEN_CASES, GOLDEN_NAMES
 from tests.support.processes import bytes_read
 from tests.support.queue_units import Placed, queue_units
-
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
 
 read = partial(rows_read, source=ConsumeQueueDataSource)
 """A batch read of a store's queues."""
@@ -207,24 +204,16 @@ def test_pushed_filters_change_what_is_read_not_what_is_found(
     store = golden("plain")
     wanted = read(spark, store).where(condition).orderBy("physicalOffset").drop("properties")
     rows = wanted.collect()
-    spark.conf.set(PUSHDOWN, True)
+    spark.conf.set(SETTING, True)
     try:
-        pushed = read(spark, store, pushFilters=True).where(condition)
+        pushed = read(spark, store).where(condition)
         assert pushed.orderBy("physicalOffset").drop("properties").collect() == rows
-        single = read(spark, store, pushFilters=True, maxRecordsPerPartition=1).where(condition)
+        single = read(spark, store, maxRecordsPerPartition=1).where(condition)
         # an empty plan has one partition
         units = max(1, sum(map(planned, queue_units(store))))
         assert single.rdd.getNumPartitions() == units
     finally:
-        spark.conf.unset(PUSHDOWN)
-
-
-def test_a_push_that_spark_does_not_do_is_said(
-    spark: SparkSession, golden: Callable[[str], Path]
-) -> None:
-    """Spark names its own setting."""
-    with pytest.raises(PySparkException, match=r"filterPushdown\.enabled"):
-        read(spark, golden("plain"), pushFilters=True).where("queueId = 1").count()
+        spark.conf.unset(SETTING)
 
 
 def test_a_damaged_record_has_a_row(golden: Callable[[str], Path]) -> None:

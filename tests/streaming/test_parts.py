@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from reput.sources import commitlog
+from reput.sources import logparts
 from reput.sources.commitlog import CommitLogStreamReader
 from reput.sources.commitlogoptions import CommitLogOptions
 from reput.store.log.commitlog import CommitLog
@@ -196,7 +196,7 @@ def reader(
     golden: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., CommitLogStreamReader]:
     """Readers of the same log, as the planner and the tasks have them; parts may be small."""
-    monkeypatch.setattr(commitlog, "MIN_PARTITION_BYTES", 1 << 14)
+    monkeypatch.setattr(logparts, "MIN_PARTITION_BYTES", 1 << 14)
     store = golden("mixed")
 
     def opened(**options: str) -> CommitLogStreamReader:
