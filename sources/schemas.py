@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
@@ -16,18 +18,28 @@ _SPARK_TYPES = {
     pa.binary(): "binary",
     pa.timestamp("us", tz="UTC"): "timestamp_ltz",
     pa.map_(pa.string(), pa.string()): "map<string,string>",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
 }
-_LTZ = {"timestamp": "timestamp_ltz"}
-"""The type's name in a parsed schema, and the one in DDL, where "timestamp" is whatever
+_NAMED_LTZ = re.compile(r"(^|:)timestamp(?=$|[,>])")
+"""The type's name in a parsed schema, and not the one in DDL, where "timestamp" is whatever
 spark.sql.timestampType says: as TIMESTAMP_NTZ an instant would become a wall time in UTC."""
 
 
 def ddl(schema: pa.Schema) -> str:
     """Convert an Arrow schema to Spark DDL."""
     return ", ".join(
-        f"{field.name} {_SPARK_TYPES[field.type]}{'' if field.nullable else ' not null'}"
+        f"{field.name} {_spark_type(field.type)}{'' if field.nullable else ' not null'}"
         for field in schema
     )
+
+
+def _spark_type(kind: pa.DataType) -> str:
+    """Return the type in DDL, without blanks. Names of fields may be words of SQL."""
+    if not pa.types.is_struct(kind):
+        return _SPARK_TYPES[kind]
+    fields = (f"`{field.name}`:{_spark_type(field.type)}" for field in kind)
+    return f"struct<{','.join(fields)}>"
 
 
 RUNS_SCHEMA = ddl(PACKED_SCHEMA)
@@ -36,9 +48,10 @@ RUNS_SCHEMA = ddl(PACKED_SCHEMA)
 def check_schema(source: str, given: StructType, fixed: str) -> None:
     """Reject a schema other than the DDL ``fixed``. Raises UsageError."""
     fields = [
-        (field.name, _LTZ.get(kind := field.dataType.simpleString(), kind)) for field in given
+        (field.name, _NAMED_LTZ.sub(r"\1timestamp_ltz", field.dataType.simpleString()))
+        for field in given
     ]
-    if fields != [tuple(part.split()[:2]) for part in fixed.split(", ")]:
+    if fields != [tuple(part.split()[:2]) for part in fixed.replace("`", "").split(", ")]:
         raise UsageError(f"the schema of {source} is fixed; do not give one")
 
 
