@@ -84,8 +84,9 @@ COMMIT_LOG_OPTIONS: tuple[Option, ...] = (
     Option("includeStore", "false", boolean, "both",
            "`rows`: include the column `store`, a string: the root of the row's store"),
     Option("bodySchema", None, local_path, "both",
-           "`rows`: a file that declares columns of JSON bodies by topic, as `--delta-schema` of "
-           "`reput run`; includes the columns `json` and `badBody`, with or without `includeBody`"),
+           "`rows`: a file that declares columns of bodies by topic, as `--delta-schema` of `reput "
+           "run`; includes the columns `json`, `avro` or `protobuf`, and `badBody`, with or "
+           "without `includeBody`"),
     Option("inflateBodies", "true", boolean, "both",
            "`rows`: decompress compressed bodies; one that cannot be inflated stays as stored, and "
            "its `bodyCompression` says so"),

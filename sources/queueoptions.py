@@ -182,8 +182,9 @@ CONSUME_QUEUE_OPTIONS: tuple[Option, ...] = (
     Option("includeStore", "false", boolean, "both",
            "include the column `store`, a string: the root of the row's store"),
     Option("bodySchema", None, local_path, "both",
-           "a file that declares columns of JSON bodies by topic, as `--delta-schema` of `reput "
-           "run`; includes the columns `json` and `badBody`, with or without `includeBody`"),
+           "a file that declares columns of bodies by topic, as `--delta-schema` of `reput run`; "
+           "includes the columns `json`, `avro` or `protobuf`, and `badBody`, with or without "
+           "`includeBody`"),
     Option("inflateBodies", "true", boolean, "both",
            "decompress compressed bodies; one that cannot be inflated stays as stored, and its "
            "`bodyCompression` says so"),

@@ -17,9 +17,10 @@ _SPARK_TYPES = {
     pa.string(): "string",
     pa.binary(): "binary",
     pa.timestamp("us", tz="UTC"): "timestamp_ltz",
-    pa.map_(pa.string(), pa.string()): "map<string,string>",
     pa.float64(): "double",
     pa.bool_(): "boolean",
+    pa.float32(): "float",
+    pa.date32(): "date",
 }
 _NAMED_LTZ = re.compile(r"(^|:)timestamp(?=$|[,>])")
 """The type's name in a parsed schema, and not the one in DDL, where "timestamp" is whatever
@@ -36,10 +37,18 @@ def ddl(schema: pa.Schema) -> str:
 
 def _spark_type(kind: pa.DataType) -> str:
     """Return the type in DDL, without blanks. Names of fields may be words of SQL."""
-    if not pa.types.is_struct(kind):
-        return _SPARK_TYPES[kind]
-    fields = (f"`{field.name}`:{_spark_type(field.type)}" for field in kind)
-    return f"struct<{','.join(fields)}>"
+    if isinstance(kind, pa.StructType):
+        fields = (f"`{field.name}`:{_spark_type(field.type)}" for field in kind)
+        return f"struct<{','.join(fields)}>"
+    if isinstance(kind, pa.ListType):
+        return f"array<{_spark_type(kind.value_type)}>"
+    if isinstance(kind, pa.MapType):
+        return f"map<{_spark_type(kind.key_type)},{_spark_type(kind.item_type)}>"
+    if isinstance(kind, pa.Decimal128Type):
+        return f"decimal({kind.precision},{kind.scale})"
+    if isinstance(kind, pa.FixedSizeBinaryType):
+        return "binary"
+    return _SPARK_TYPES[kind]
 
 
 RUNS_SCHEMA = ddl(PACKED_SCHEMA)

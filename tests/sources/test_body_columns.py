@@ -1,13 +1,16 @@
-"""Columns of JSON bodies in both sources, against a plain reading of the same bodies."""
+"""Columns of bodies in both sources, against a plain reading of the same bodies."""
 
 from __future__ import annotations
 
 import json
 import zlib
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -142,3 +145,73 @@ def test_a_wrong_declaration_fails_at_load(spark: SparkSession, store: Path, sou
     for path, reason in ((wrong, "must be one of"), (store.parent / "none.toml", "No such file")):
         with pytest.raises(PySparkException, match=f"cannot take columns from {path}.*{reason}"):
             table(spark, source, store, bodySchema=path)
+
+
+NESTED = {
+    "items": [{"sku": "x", "price": 1.25}, None],
+    "labels": {"a": ["b", None], "c": None},
+    "day": "2026-01-02",
+    "inner": {"deep": {"flag": True}},
+}
+NESTED_SCHEMA = """
+[Topic]
+items = [{ sku = "string", price = "decimal(10,2)" }]
+labels = { "*" = ["string"] }
+day = "date"
+inner = { deep = { flag = "boolean" } }
+"""
+AVRO_SCHEMA = {
+    "type": "record", "name": "R",
+    "fields": [
+        {"name": "half", "type": "float"},
+        {"name": "hash", "type": {"type": "fixed", "name": "H", "size": 2}},
+        {"name": "many", "type": {"type": "map", "values": {"type": "array", "items": "long"}}},
+    ],
+}  # fmt: skip
+DATUM = {"half": 0.5, "hash": b"ab", "many": {"k": [1, 2]}}
+
+
+def datum() -> bytes:
+    """The bytes of DATUM."""
+    stream = BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(AVRO_SCHEMA), DATUM)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("mode", ["batch", "stream"])
+@pytest.mark.parametrize(
+    ("schema", "body", "expected"),
+    [
+        (
+            NESTED_SCHEMA,
+            json.dumps(NESTED).encode(),
+            {**NESTED, "items": [{"sku": "x", "price": Decimal("1.25")}, None],
+             "day": date(2026, 1, 2)},
+        ),
+        ('[Topic]\navro-schema = "r.avsc"\n', datum(), {**DATUM, "hash": bytearray(b"ab")}),
+    ],
+    ids=["json", "avro"],
+)  # fmt: skip
+def test_nested_types_and_avro(
+    spark: SparkSession, tmp_path: Path, source: str, mode: str, schema: str, body: bytes,
+    expected: dict[str, Any],
+) -> None:  # fmt: skip
+    """Tasks get the schemas that the driver has read."""
+    reput.sources.register(spark)
+    made = SmallStore(tmp_path / "store")
+    made.append(body=body)
+    store = made.write()
+    (tmp_path / "r.avsc").write_text(json.dumps(AVRO_SCHEMA))
+    (tmp_path / "columns.toml").write_text(schema)
+    if mode == "batch":
+        (row,) = table(spark, source, store).collect()
+    else:
+        reader = spark.readStream.format(source).option("startingOffsets", "earliest")
+        frame = reader.option("bodySchema", f"{tmp_path}/columns.toml").load(str(store))
+        query = frame.writeStream.format("memory").queryName("nested")
+        query.trigger(availableNow=True).start().awaitTermination()
+        (row,) = spark.table("nested").collect()
+    found = row.asDict(recursive=True)
+    assert found["badBody"] is False
+    assert found["avro" if "avro" in schema else "json"] == expected
