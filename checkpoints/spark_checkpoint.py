@@ -2,9 +2,9 @@
 
     metadata        {"id": uuid}
     offsets/N       "v1", metadata JSON, one offset JSON per source; written before batch N runs.
-                    "v2" has NAME:JSON, or NUMBER:JSON, for each source: Spark 4.2 and later write
-                    it where spark.sql.streaming.offsetLog.formatVersion is 2, or where sources are
-                    named by name()
+                    "v2" has NAME:JSON, or NUMBER:JSON, for each source: Spark 4.2 and 4.3 write it
+                    where spark.sql.streaming.offsetLog.formatVersion is 2, and 4.3 also where
+                    sources are named by name()
     commits/N       "v1" or "v2", JSON; written after batch N ran ("commits log"; RocketMQ's log is
                     the only one called CommitLog here)
     reput-start     ours: where batch 0 begins. Spark asks the source again when it repeats batch
@@ -113,9 +113,18 @@ def rewind(directory: Path, position: SparkPosition) -> None:
     commits = batch_files(directory / SPARK_COMMITS_DIRECTORY)
     for batch in range(max(offsets, default=-1), position.batch_id - 1, -1):
         if batch >= first_commit and batch in commits:
-            fsops.unlink(commits[batch])
+            _remove(commits[batch])
         if batch > position.batch_id:
-            fsops.unlink(offsets[batch])
+            _remove(offsets[batch])
+
+
+def _remove(path: Path) -> None:
+    """Remove a batch's file, and before it the checksum that Hadoop's local file system may have
+    written: Spark takes one that is left alone for another query's file, and stops."""
+    checksum = path.with_name(f".{path.name}.crc")
+    if checksum.exists():
+        fsops.unlink(checksum)
+    fsops.unlink(path)
 
 
 def read_start(directory: Path, store_id: str) -> int | None:

@@ -12,6 +12,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -141,18 +142,36 @@ def test_a_rewound_directory_stands_where_it_was_brought_to(case: Case, tmp_path
 
 
 def test_a_rewind_that_stops_anywhere_stands_where_it_goes_on(tmp_path: Path) -> None:
-    """After each removal the directory is one of the positions on the way."""
+    """After each removal the directory is one of the positions on the way, and no checksum is left
+    without its file."""
     case = Case("four", 100, (900, 1900, 2900, 3900), 3, SparkPosition(2900, 3, False, 3900))
     directory = case.make(tmp_path / "spark")
     steps = read_positions(directory, STORE)
     removed: list[SparkPosition | None] = []
+    alone: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "reput.checkpoints.spark_checkpoint.fsops.unlink",
-            lambda path: (path.unlink(), removed.append(read_position(directory, STORE))),
+            lambda path: (
+                path.unlink(),
+                removed.append(read_position(directory, STORE)),
+                alone.extend(set(checksums(directory)) - set(batches(directory))),
+            ),
         )
         rewind(directory, steps[-1])
-    assert removed == steps[1:]
+    assert [position for position, _ in groupby(removed)] == steps
+    assert alone == []
+    assert len(removed) == 2 * (len(steps) - 1)
+
+
+def batches(directory: Path) -> list[str]:
+    """The files of batches."""
+    return [f"{path.parent.name}/{path.name}" for path in directory.glob("*/[0-9]*")]
+
+
+def checksums(directory: Path) -> list[str]:
+    """The files of batches that have a checksum."""
+    return [f"{path.parent.name}/{path.name[1:-4]}" for path in directory.glob("*/.*.crc")]
 
 
 def test_a_file_cut_anywhere_gives_the_position_or_damage(case: Case, tmp_path: Path) -> None:
