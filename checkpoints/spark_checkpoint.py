@@ -107,24 +107,27 @@ def read_positions(directory: Path, store_id: str) -> list[SparkPosition]:
 
 
 def rewind(directory: Path, position: SparkPosition) -> None:
-    """Remove the files of all batches after ``position``, the last files first."""
+    """Remove the files of all batches after ``position``, the last files first; then checksums
+    whose files are gone, also those that were lost before."""
     first_commit = position.batch_id + position.committed
     offsets = batch_files(directory / SPARK_OFFSETS_DIRECTORY)
     commits = batch_files(directory / SPARK_COMMITS_DIRECTORY)
     for batch in range(max(offsets, default=-1), position.batch_id - 1, -1):
         if batch >= first_commit and batch in commits:
-            _remove(commits[batch])
+            fsops.unlink(commits[batch])
         if batch > position.batch_id:
-            _remove(offsets[batch])
+            fsops.unlink(offsets[batch])
+    for name in (SPARK_OFFSETS_DIRECTORY, SPARK_COMMITS_DIRECTORY):
+        _remove_lone_checksums(directory / name)
 
 
-def _remove(path: Path) -> None:
-    """Remove a batch's file, and before it the checksum that Hadoop's local file system may have
-    written: Spark takes one that is left alone for another query's file, and stops."""
-    checksum = path.with_name(f".{path.name}.crc")
-    if checksum.exists():
-        fsops.unlink(checksum)
-    fsops.unlink(path)
+def _remove_lone_checksums(directory: Path) -> None:
+    """Remove the checksums of batches that are gone, which Hadoop's local file system may have
+    written: Spark takes one for another query's file, and stops."""
+    for path in sorted(directory.glob(".*.crc")):
+        name = path.name[1 : -len(".crc")]
+        if _BATCH_NAME.match(name) and not path.with_name(name).exists():
+            fsops.unlink(path)
 
 
 def read_start(directory: Path, store_id: str) -> int | None:

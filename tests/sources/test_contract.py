@@ -24,6 +24,7 @@ from reput.sources import interpreter
 from reput.sources.commitlog import CommitLogBatchReader, CommitLogDataSource, CommitLogStreamReader
 from reput.sources.commitlogoptions import CommitLogOptions
 from reput.sources.consumequeue import ConsumeQueueBatchReader, ConsumeQueueDataSource
+from reput.sources.plainspark import PLAIN_VARIABLE
 from reput.sources.queueoptions import ConsumeQueueOptions
 from reput.sources.schemas import rows_schema
 from reput.store.errors import CommitLogDataLossError, StoreError, UsageError
@@ -328,6 +329,7 @@ def test_an_interpreter_of_workers_without_the_sources_is_named(
     venv.create(tmp_path / "empty")
     python = tmp_path / "empty" / "bin" / "python"
     monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.delenv(PLAIN_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
     for source in (CommitLogDataSource, ConsumeQueueDataSource):

@@ -66,6 +66,11 @@ def half(dispatched: HalfDone) -> Iterator[HalfDone]:
     shutil.rmtree(dispatched.output)
 
 
+def newest(directory: Path) -> Path:
+    """The file of the last batch; hidden ones are checksums."""
+    return max(directory.glob("[0-9]*"), key=lambda entry: int(entry.name))
+
+
 def test_deleted_checkpoint(half: HalfDone, caplog: pytest.LogCaptureFixture) -> None:
     """The query begins anew at the watermark, not at the start."""
     caplog.set_level(logging.INFO, "reput")
@@ -84,7 +89,7 @@ def test_cut_checkpoint_file(
     caplog.set_level(logging.INFO, "reput")
     path = half.directory / part
     if path.is_dir():
-        path = max((entry for entry in path.iterdir()), key=lambda entry: int(entry.name))
+        path = newest(path)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * kept)])
     half.finish()
@@ -98,7 +103,7 @@ def test_changed_digit_in_an_offset_skips_nothing(
 ) -> None:
     """Spark itself would run from the changed offset without a word."""
     caplog.set_level(logging.INFO, "reput")
-    path = max((half.directory / "offsets").iterdir(), key=lambda entry: int(entry.name))
+    path = newest(half.directory / "offsets")
     text = path.read_text("utf-8")
     head, found, rest = text.rpartition('"offset":')
     assert found
@@ -110,7 +115,7 @@ def test_changed_digit_in_an_offset_skips_nothing(
 
 def test_uncommitted_batch_is_repeated(half: HalfDone) -> None:
     """Without its last commit, Spark runs the batch again: all duplicates, no change."""
-    max((half.directory / "commits").iterdir(), key=lambda entry: int(entry.name)).unlink()
+    newest(half.directory / "commits").unlink()
     progress = half.finish()
     assert 0 < progress.counts.duplicates < progress.counts.messages
 
