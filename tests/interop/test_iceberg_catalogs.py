@@ -195,19 +195,12 @@ def test_a_table_that_belongs_to_another_catalog_of_the_same_server(
     filling.check(table)
 
 
-def test_rows_are_there_once_whatever_another_process_does(
-    tmp_path: Path, table: FilledTable, seed: int
-) -> None:
-    """It appends, compacts, expires and rolls back at random moments."""
-    print(tableacts.fill_while_acting(Filling.of(tmp_path, 10), table, random.Random(seed)))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_rows_are_there_once_whatever_another_process_does_to_ten_tables(
     tmp_path: Path, table: FilledTable, seed: int
 ) -> None:
-    """The same, with longer logs."""
+    """It appends, compacts, expires and rolls back at random moments."""
     rng, done = random.Random(seed), Counter[str]()
     for number, one in enumerate(itertools.islice(several(table), 10)):
         filling = Filling.of(tmp_path / str(number), 60)

@@ -202,14 +202,26 @@ class ActingProcess:
         assert self._process.returncode == 0
 
 
-def fill_while_acting(filling: Filling, table: FilledTable, rng: random.Random) -> Counter[str]:
-    """Fill a new table while another process acts on it, and check it; the number of acts and of
-    errors, by kind."""
+def fill_while_acting(
+    filling: Filling,
+    table: FilledTable,
+    rng: random.Random,
+    harm: Callable[[], object] = lambda: None,
+    seen: FilledTable | None = None,
+) -> Counter[str]:
+    """Fill a new table while another process acts on it, which it knows as ``seen``, and check it;
+    the number of acts and of errors, by kind. ``harm`` is called before each write meanwhile."""
     first = table.follower()
     filling.source.write(first, first.position() or 0, filling.ends[0])
     first.close()
-    with ActingProcess(table, rng.randrange(1 << 32)) as other:
-        errors = filling.fill(table, rng, lambda: other.wait() if rng.random() < 0.4 else None)
+    with ActingProcess(seen or table, rng.randrange(1 << 32)) as other:
+
+        def before_write() -> None:
+            if rng.random() < 0.4:
+                other.wait()
+            harm()
+
+        errors = filling.fill(table, rng, before_write)
     assert filling.fill(table, rng) == []
     filling.check(table)
     return Counter([*other.acts, *(error.partition(":")[0] for error in errors)])
