@@ -21,7 +21,7 @@ def test_rows_are_there_once_whatever_another_process_does(
 ) -> None:
     """It appends, compacts, expires and rolls back."""
     table = FilledTable.in_directory(kind, tmp_path)
-    print(fill_while_acting(Filling.of(tmp_path, 30), table, random.Random(seed)))
+    print(fill_while_acting(Filling.of(tmp_path, 20), table, random.Random(seed)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
