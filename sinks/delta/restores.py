@@ -79,9 +79,10 @@ def _newest_first(table: DeltaTable) -> Iterator[dict[str, Any]]:
 def _restored_version(table: DeltaTable, commit: dict[str, Any]) -> int:
     """The version that a RESTORE brought back."""
     target = commit.get("operationParameters", {})
-    if "version" in target:
+    # Spark names both, one of them as null
+    if target.get("version") is not None:
         return int(target["version"])
-    if "datetime" in target:
+    if target.get("datetime") is not None:
         moment = datetime.fromtimestamp(int(target["datetime"]) / 1000, UTC)
         return _at_version(table, moment).version()
     raise StoreError(

@@ -112,7 +112,7 @@ class Marks:
             raise StoreError(
                 f"the table was rolled back to its snapshot {head.snapshot_id}, before all that "
                 f"tell a position of the store {self.store_id}, and so the position of its rows is "
-                f"unknown: roll it back to snapshot {newest.snapshot_id} or to a later one"
+                f"unknown: set its main branch to snapshot {newest.snapshot_id} or to a later one"
             )
         return newest
 
@@ -123,8 +123,8 @@ class Marks:
                 raise StoreError(
                     f"the table was rolled back to its snapshot {found.snapshot_id}, which holds "
                     f"messages up to physical offset {found.position}, but the log was cut at "
-                    f"{cut.position} since: roll it back to snapshot {cut.snapshot_id} or to a "
-                    "later one",
+                    f"{cut.position} since: set its main branch to snapshot {cut.snapshot_id} or "
+                    "to a later one",
                     physical_offset=cut.position,
                 )
 

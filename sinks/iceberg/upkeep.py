@@ -10,6 +10,8 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import astuple, dataclass
+from itertools import islice
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -43,6 +45,9 @@ from reput.store.rows.rowschema import ROWS_SCHEMA
 
 ORPHAN_SECONDS = 24 * 3600.0
 """Age of a file that belongs to no snapshot; a commit that takes longer would lose its files."""
+GROUPS_PER_COMMIT = 50
+"""Number of new files of one compaction's commit. Each commit takes a snapshot's place among those
+that stay."""
 COMMITS = 20
 """Commits of one change that other writers may overtake."""
 _LARGE = 3 / 4
@@ -59,7 +64,7 @@ class IcebergUpkeep:
         self._kept_snapshots = kept_snapshots
 
     def compact(self, target_bytes: int | None = None) -> Compaction:
-        """Join the small files of each partition by one commit for each new file."""
+        """Join the small files of each partition, many by one commit."""
         done = Compaction()
         with open_catalog(self._name.catalog, self._properties) as catalog:
             table = self._load(catalog)
@@ -69,31 +74,34 @@ class IcebergUpkeep:
                     "compact it by the program that fills it"
                 )
             own_bytes = int(table.properties.get(TARGET_FILE_SIZE, TARGET_FILE_BYTES))
-            for tasks in _groups(table, target_bytes or own_bytes):
-                done = _sum(done, self._replace(catalog, table, tasks))
+            groups = _groups(table, target_bytes or own_bytes)
+            while some := [*islice(groups, GROUPS_PER_COMMIT)]:
+                made = [_Replacement(tasks, rewrite_data_files(table, tasks)) for tasks in some]
+                done = _sum(done, self._replace(catalog, made))
         return done
 
-    def _replace(self, catalog: Catalog, table: Table, tasks: list[FileScanTask]) -> Compaction:
-        """Write the rows of files anew and commit, until no other writer overtakes it. Nothing is
-        changed where one has changed these very files."""
-        new, ids = rewrite_data_files(table, tasks), set[int]()
-        old = {task.file.file_path: task for task in tasks}
-        for _ in range(COMMITS):
+    def _replace(self, catalog: Catalog, made: list[_Replacement]) -> Compaction:
+        """Commit files in the place of others, until no other writer overtakes it. Those are given
+        up whose old files another writer has changed."""
+        ids, left = set[int](), made
+        for attempt in range(COMMITS + 1):
             table = self._load(catalog)
             if not ids.isdisjoint(one.snapshot_id for one in table.metadata.snapshots):
-                return Compaction(
-                    len(tasks), sum(task.file.file_size_in_bytes for task in tasks),
-                    len(new), sum(file.file_size_in_bytes for file in new),
-                )  # fmt: skip
-            if not _are_unchanged(table, old):
+                break
+            # the last look is for the last commit alone
+            left = _without_changed(table, left) if attempt < COMMITS else []
+            if not left:
                 break
             transaction = table.transaction()
-            ids.add(stage_replacement(transaction, [task.file for task in tasks], new))
+            old = [task.file for one in left for task in one.tasks]
+            new = [file for one in left for file in one.files]
+            ids.add(stage_replacement(transaction, old, new))
             # what is refused may have been taken before: a box between may send a request twice
             with suppress(CommitFailedException):
                 commit(catalog, table, transaction)
-        _delete(table.io, (file.file_path for file in new))
-        return Compaction()
+        given_up = [file.file_path for one in made if one not in left for file in one.files]
+        _delete(table.io, given_up)
+        return _compaction(left)
 
     def expire(self) -> Expiry:
         """Remove all but the newest snapshots of the main branch, those that only tags and other
@@ -136,11 +144,25 @@ def _has_our_columns(table: Table) -> bool:
     return {*ROWS_SCHEMA.names, "storeId"} <= set(table.schema().column_names)
 
 
+@dataclass(frozen=True, slots=True)
+class _Replacement:
+    """Files of a partition, and those that hold their rows anew."""
+
+    tasks: list[FileScanTask]
+    files: list[DataFile]
+
+
+def _compaction(made: Iterable[_Replacement]) -> Compaction:
+    done = Compaction()
+    for one in made:
+        old = [task.file.file_size_in_bytes for task in one.tasks]
+        new = [file.file_size_in_bytes for file in one.files]
+        done = _sum(done, Compaction(len(old), sum(old), len(new), sum(new)))
+    return done
+
+
 def _sum(one: Compaction, other: Compaction) -> Compaction:
-    return Compaction(
-        one.replaced_files + other.replaced_files, one.replaced_bytes + other.replaced_bytes,
-        one.new_files + other.new_files, one.new_bytes + other.new_bytes,
-    )  # fmt: skip
+    return Compaction(*(a + b for a, b in zip(astuple(one), astuple(other), strict=True)))
 
 
 def _groups(table: Table, target_bytes: int) -> Iterator[list[FileScanTask]]:
@@ -174,10 +196,14 @@ def _least_offset(file: DataFile, field_id: int) -> int:
     return -1 if bound is None else int.from_bytes(bound, "little", signed=True)
 
 
-def _are_unchanged(table: Table, old: Mapping[str, FileScanTask]) -> bool:
-    """Whether the main branch has files still, and no other rows of theirs deleted."""
+def _without_changed(table: Table, made: list[_Replacement]) -> list[_Replacement]:
+    """Return those whose old files the main branch has still, with no other rows deleted."""
     now = {task.file.file_path: task.delete_files for task in _tasks(table)}
-    return all(now.get(path) == task.delete_files for path, task in old.items())
+    return [
+        one
+        for one in made
+        if all(now.get(task.file.file_path) == task.delete_files for task in one.tasks)
+    ]
 
 
 def _expired(metadata: TableMetadata, keep: int) -> list[Snapshot]:

@@ -153,9 +153,13 @@ def test_a_version_that_cannot_be_read_is_refused(written: Written) -> None:
         written.follower().position()
     restored = written.table / "_delta_log" / f"{PARTS:020d}.json"
     text = restored.read_text("utf-8")
-    restored.write_text(text.replace('{"version":"1"}', '{"timestamp":"yesterday"}'), "utf-8")
-    with pytest.raises(StoreError, match="restore it to a version by its number"):
-        written.follower().position()
+    for other in (
+        '{"timestamp":"yesterday"}',
+        '{"version":null,"timestamp":"2026-01-31 12:30:00"}',
+    ):
+        restored.write_text(text.replace('{"version":"1"}', other), "utf-8")
+        with pytest.raises(StoreError, match="restore it to a version by its number"):
+            written.follower().position()
     DeltaTable(written.table).restore(3)
     assert written.go_on(written.follower()) == written.ends[3]
     written.check()

@@ -382,7 +382,7 @@ def test_a_rollback_beyond_all_marks_is_refused(filling: Filling, *, is_expired:
     roll_back(filling.table, foreign)
     if is_expired:
         expire(filling.table, snapshots(filling.table)[2])
-    with pytest.raises(StoreError, match=f"roll it back to snapshot {last}") as raised:
+    with pytest.raises(StoreError, match=f"set its main branch to snapshot {last}") as raised:
         shared.position()
     assert "rolled back" in str(raised.value)
     with filling.table.manage_snapshots() as manage:
@@ -422,7 +422,7 @@ def test_rows_of_a_cut_log_that_came_back_are_refused(filling: Filling) -> None:
     after = snapshots(filling.table)[-1]
     roll_back(filling.table, before)
     follower = filling.follower()
-    with pytest.raises(StoreError, match=f"roll it back to snapshot {after}"):
+    with pytest.raises(StoreError, match=f"set its main branch to snapshot {after}"):
         follower.position()
     with filling.table.manage_snapshots() as manage:
         manage.set_current_snapshot(snapshot_id=after)

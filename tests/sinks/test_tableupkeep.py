@@ -214,6 +214,7 @@ def test_files_of_different_days_stay_apart(filling: Filling) -> None:
     done = iceberg_target(filling.root).upkeep().compact()
     assert (done.replaced_files, done.new_files) == (MESSAGES, 3)
     table = filling.table
+    assert len(table.snapshots()) == MESSAGES + 1
     files = table.inspect.files().to_pylist()
     assert len({file["partition"]["storeTimestamp_day"] for file in files}) == len(files) == 3
     assert filling.offsets() == before == filling.starts
@@ -259,6 +260,27 @@ def test_files_that_another_writer_replaced_meanwhile_are_left(filling: Filling)
     assert not list(filling.root.rglob("reput-compacted-*"))
     filling.fill(MESSAGES)
     assert filling.offsets() == filling.starts
+
+
+def test_the_last_commit_of_a_compaction_may_be_taken(
+    filling: Filling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked for as those before it."""
+    filling.fill(2, 4)
+    monkeypatch.setattr(iceberg_upkeep, "COMMITS", 1)
+    done = iceberg_target(filling.root).upkeep().compact()
+    assert (done.replaced_files, done.new_files) == (2, 1)
+    assert filling.offsets() == filling.starts[:4]
+
+
+def test_what_another_writer_left_alone_is_replaced(filling: Filling) -> None:
+    """The files of the other days; nothing is left of the new file that is given up."""
+    filling.fill(*range(1, MESSAGES + 1))
+    with overtaken(lambda: filling.follower().truncate(filling.ends[10])):
+        done = iceberg_target(filling.root).upkeep().compact()
+    assert (done.replaced_files, done.new_files) == (10, 2)
+    assert len(list(filling.root.rglob("reput-compacted-*"))) == 2
+    assert filling.offsets() == filling.starts[:11]
 
 
 def test_a_compaction_that_was_sent_twice_is_taken_once(filling: Filling) -> None:
