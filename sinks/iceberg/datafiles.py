@@ -53,8 +53,8 @@ NO_METRICS = {
 """These columns, as in properties of a table."""
 _VARIED = {*_UNIQUE, "keys", "physicalOffset", "queueOffset", "storeTimestamp", "bornTimestamp"}
 """Columns of many values, for which a dictionary costs more than it saves."""
-_UNIQUE_NAME = re.compile(
-    r"(.+-)?reput-.+-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9]{5}\.parquet", re.ASCII
+_UNIQUE_END = re.compile(
+    r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9]{5}\.parquet\Z", re.ASCII
 )
 
 
@@ -76,7 +76,7 @@ def write_data_files(table: Table, rows: Iterator[pa.RecordBatch], stem: str) ->
                     if len(pending) >= WRITERS:
                         found.append(pending.pop(0).result())
                     number = len(found) + len(pending)
-                    name = _file_name(stem, unique, number)
+                    name = _file_name(table, stem, unique, number)
                     pending.append(pool.submit(_write, table, name, partition, part))
             return found + [one.result() for one in pending]
         except BaseException:
@@ -117,17 +117,23 @@ def rewrite_data_files(table: Table, tasks: list[FileScanTask]) -> list[DataFile
     parts = (part for chunk in _chunks(rows) for _, part in split(table, chunk))
     if (first := next(parts, None)) is None:
         return []
-    name = _file_name("compacted", uuid4(), 0)
+    name = _file_name(table, "compacted", uuid4(), 0)
     return [_write(table, name, tasks[0].file.partition, first, parts)]
 
 
-def _file_name(stem: str, unique: UUID, number: int) -> str:
-    return f"reput-{stem}-{unique}-{number:05}.parquet"
+def _prefix(table: Table) -> str:
+    # two tables may have one directory, as after a table was renamed and made anew
+    return f"reput-{table.metadata.table_uuid.hex[:16]}-"
 
 
-def is_own_file(name: str) -> bool:
-    """Whether a data file was written here; a table may put a prefix before its name."""
-    return _UNIQUE_NAME.fullmatch(name) is not None
+def _file_name(table: Table, stem: str, unique: UUID, number: int) -> str:
+    return f"{_prefix(table)}{stem}-{unique}-{number:05}.parquet"
+
+
+def is_own_file(table: Table, name: str) -> bool:
+    """Whether a data file was written here for this table, which may put a prefix before its
+    name."""
+    return _prefix(table) in name and _UNIQUE_END.search(name) is not None
 
 
 def _write(

@@ -123,11 +123,17 @@ class IcebergUpkeep:
             gone = _expired(table.metadata, self._kept_snapshots)
             if not gone:
                 return 0, 0
+            left = _left_by(table, gone)
             transaction = table.transaction()
             stage_expiry(transaction, table, [one.snapshot_id for one in gone])
-            with suppress(CommitFailedException):
-                kept = commit(catalog, table, transaction)
-                return len(gone), _delete_unnamed(table.io, gone, kept)
+            # what was refused may have been taken before, and ValueError is the library's word for
+            # a snapshot that is gone
+            with suppress(CommitFailedException, ValueError):
+                commit(catalog, table, transaction)
+            table = self._load(catalog)
+            ids = {one.snapshot_id for one in table.metadata.snapshots}
+            if ids.isdisjoint(one.snapshot_id for one in gone):
+                return len(gone), _delete_unnamed(table, left)
         raise StoreError(
             f"other writers have overtaken {COMMITS} commits of the table {self._name}: no "
             "snapshot was removed"
@@ -223,19 +229,34 @@ def _expired(metadata: TableMetadata, keep: int) -> list[Snapshot]:
     ]
 
 
-def _delete_unnamed(io: FileIO, gone: Iterable[Snapshot], metadata: TableMetadata) -> int:
-    """Remove the files of snapshots that no other snapshot has; return their number."""
-    kept = _manifests(io, metadata.snapshots)
-    dead = {path: one for path, one in _manifests(io, gone).items() if path not in kept}
-    named = {
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """The files of snapshots that go, as far as those that stay do not name them."""
+
+    lists: set[str]
+    manifests: set[str]
+    data: set[str]
+
+
+def _left_by(table: Table, gone: list[Snapshot]) -> _Left:
+    """What snapshots will leave."""
+    ids, io = {one.snapshot_id for one in gone}, table.io
+    stay = _manifests(io, (one for one in table.metadata.snapshots if one.snapshot_id not in ids))
+    dead = {path: one for path, one in _manifests(io, gone).items() if path not in stay}
+    data = {
         entry.data_file.file_path
         for manifest in dead.values()
         for entry in manifest.fetch_manifest_entry(io, discard_deleted=False)
     }
-    if named:
-        named -= _live_files(io, kept.values())
-    lists = {one.manifest_list for one in gone}
-    return _delete(io, (*named, *dead, *lists))
+    return _Left({one.manifest_list for one in gone}, {*dead}, data)
+
+
+def _delete_unnamed(table: Table, left: _Left) -> int:
+    """Remove what no snapshot names now; return the number of files."""
+    io = table.io
+    stay = _manifests(io, table.metadata.snapshots)
+    data = left.data - _live_files(io, stay.values()) if left.data else set()
+    return _delete(io, (*data, *(left.manifests - stay.keys()), *left.lists))
 
 
 def _manifests(io: FileIO, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:
@@ -264,7 +285,7 @@ def _delete_orphans(table: Table) -> int:
         one.path
         for one in found
         if one.type == pafs.FileType.File
-        and is_own_file(one.base_name)
+        and is_own_file(table, one.base_name)
         and one.mtime is not None
         and one.mtime.timestamp() < before
     }

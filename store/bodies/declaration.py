@@ -160,10 +160,17 @@ class BodyColumns:
             except BadBodyError as error:
                 is_bad[row] = True
                 bad.append(BadRecord(row, topic.policy, str(error)))
-        values = [*columns.values(), is_bad]
-        return [
-            pa.array(value, field.type) for value, field in zip(values, self.fields, strict=True)
-        ], bad
+        arrays = []
+        for field, values in zip(self.fields[:-1], columns.values(), strict=True):
+            array, beyond = _array(values, field.type)
+            arrays.append(array)
+            for row in beyond:
+                topic = self._topic_of(rows.column("topic")[row].as_py())
+                assert topic is not None
+                is_bad[row] = True
+                bad.append(BadRecord(row, topic.policy, "a value is beyond the type of its column"))
+        bad.sort(key=lambda one: one.row)
+        return [*arrays, pa.array(is_bad, pa.bool_())], bad
 
     def _topic_of(self, name: str | None) -> _Topic | None:
         if name not in self._found:
@@ -187,6 +194,25 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _array(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
+    """Return an array of values, with nulls in place of those that do not fit, and the numbers of
+    these rows: damage may make a number of Avro larger than its type."""
+    try:
+        return pa.array(values, kind), []
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        beyond = [row for row, value in enumerate(values) if not _fits(value, kind)]
+        fitting = [None if row in beyond else value for row, value in enumerate(values)]
+        return pa.array(fitting, kind), beyond
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    try:
+        pa.array([value], kind)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return False
+    return True
 
 
 def _plain(stored: bytes, compression: str | None) -> bytes:

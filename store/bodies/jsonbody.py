@@ -85,6 +85,8 @@ def _decimal(precision: int, scale: int) -> _Converter:
         if isinstance(value, bool) or not isinstance(value, int | Decimal | str):
             raise TypeError
         number = Decimal(value)
+        if not number:
+            return Decimal(0)
         _, digits, exponent = number.as_tuple()
         assert isinstance(exponent, int)  # what is not finite comes from no JSON
         if exponent < -scale or len(digits) + exponent > precision - scale:

@@ -12,6 +12,7 @@ from reput.cli import texts
 from reput.cli.options import time_option_ms
 from reput.cli.tableoptions import delta_followers, iceberg_followers
 from reput.sinks.delta.table import DeltaTarget
+from reput.sinks.iceberg.table import IcebergTarget
 from reput.store.errors import UsageError
 from reput.store.rows.rowform import DEFAULT_FORM
 from tests.support.cli import Call
@@ -114,11 +115,15 @@ def test_what_is_no_time(text: str) -> None:
 def test_a_table_is_committed_to_at_the_interval_that_was_given(
     tmp_path: Path, name: str | None, text: str, seconds: float
 ) -> None:
-    (target,) = delta_followers("table", delta_interval=text)(name, DEFAULT_FORM)
+    every = {"compact_every": text}
+    (target,) = delta_followers("table", delta_interval=text, **every)(name, DEFAULT_FORM)
     assert isinstance(target, DeltaTarget)
-    assert target.interval_seconds == seconds
+    assert (target.interval_seconds, target.compact_every_seconds) == (seconds, seconds)
     catalogs = tmp_path / "catalogs.toml"
     catalogs.write_text("[lake]\ntype = 'sql'\nuri = 'sqlite://'\n")
-    (iceberg,) = iceberg_followers("lake.db.t", catalogs, iceberg_interval=text)(name, DEFAULT_FORM)
-    assert iceberg.interval_seconds == seconds
+    (iceberg,) = iceberg_followers("lake.db.t", catalogs, iceberg_interval=text, **every)(
+        name, DEFAULT_FORM
+    )
+    assert isinstance(iceberg, IcebergTarget)
+    assert (iceberg.interval_seconds, iceberg.compact_every_seconds) == (seconds, seconds)
     assert iceberg.description == ("lake.db.t" if name is None else f"lake.db.t_{name}")

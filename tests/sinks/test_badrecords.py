@@ -87,6 +87,34 @@ def test_messages_with_bad_bodies_may_be_left_out(tmp_path: Path, tables: TableF
     assert follower.position() == source.end
 
 
+def test_only_those_that_are_left_out_are_counted_so(tmp_path: Path, tables: TableFormat) -> None:
+    """Another topic's bad bodies are flagged in the same batch."""
+    source, _ = source_of(tmp_path, (b"T", BAD), (b"F", BAD), (b"F", GOOD))
+    columns = BodyColumns({"T": {"id": "long", "on-bad-record": "skip"}, "F": {"id": "long"}})
+    follower = tables.target(tmp_path / "table", columns).open(STORE_ID, ANY_SETTINGS)
+    follower.position()
+    source.write(follower, 0, source.end)
+    assert follower.counts() == {"bad bodies": 2, "messages left out": 1}
+
+
+def test_values_of_one_size_go_on(tmp_path: Path, tables: TableFormat) -> None:
+    """A Delta table has no such type, and takes them as any binary."""
+    schema = {
+        "type": "record", "name": "R",
+        "fields": [{"name": "hash", "type": {"type": "fixed", "name": "H", "size": 2}}],
+    }  # fmt: skip
+    columns = BodyColumns({"T": {"avro-schema": "f"}}, {"f": json.dumps(schema).encode()})
+    source, ends = source_of(tmp_path, (b"T", b"ab"), (b"T", b"cd"))
+    start = 0
+    for end in ends:
+        follower = tables.target(tmp_path / "table", columns).open(STORE_ID, ANY_SETTINGS)
+        assert (follower.position() or 0) == start
+        source.write(follower, start, end)
+        start = end
+    found = tables.rows(tmp_path / "table", "avro", "physicalOffset")
+    assert [row["avro"] for row in found] == [{"hash": b"ab"}, {"hash": b"cd"}]
+
+
 def test_a_bad_body_may_stop_the_table(tmp_path: Path, tables: TableFormat) -> None:
     """Before the range with it, with the place and the reason; with a mended declaration the table
     goes on."""

@@ -215,7 +215,7 @@ def test_a_commit_that_others_overtake_follows_them(filling: Filling) -> None:
 
 def data_files(filling: Filling) -> Iterator[Path]:
     """Files of ours on the disk."""
-    return filling.root.rglob(f"reput-{STORE_ID}-*.parquet")
+    return filling.root.rglob(f"reput-*-{STORE_ID}-*.parquet")
 
 
 @pytest.mark.parametrize("same_range", [True, False])

@@ -90,6 +90,7 @@ def test_small_files_become_one(tables: TableFormat, tmp_path: Path) -> None:
         source.write(follower, start, end)
         start = end
     before = columns_of(tables, root)
+    assert upkeep_of(tables, root).compact(1) == Compaction()
     done = upkeep_of(tables, root).compact()
     assert (done.replaced_files, done.new_files) == (len(ends) - 1, 1)
     assert done.replaced_bytes > done.new_bytes > 0
@@ -247,7 +248,7 @@ def test_an_append_meanwhile_is_followed_by_the_same_files(filling: Filling) -> 
     with overtaken(lambda: filling.fill(5)):
         done = iceberg_target(filling.root).upkeep().compact()
     assert (done.replaced_files, done.new_files) == (2, 1)
-    assert len(list(filling.root.rglob("reput-compacted-*"))) == 1
+    assert len(list(filling.root.rglob("reput-*-compacted-*"))) == 1
     filling.fill(MESSAGES)
     assert filling.offsets() == filling.starts
 
@@ -257,7 +258,7 @@ def test_files_that_another_writer_replaced_meanwhile_are_left(filling: Filling)
     filling.fill(2, 4)
     with overtaken(lambda: filling.follower().truncate(filling.ends[2])):
         assert iceberg_target(filling.root).upkeep().compact() == Compaction()
-    assert not list(filling.root.rglob("reput-compacted-*"))
+    assert not list(filling.root.rglob("reput-*-compacted-*"))
     filling.fill(MESSAGES)
     assert filling.offsets() == filling.starts
 
@@ -279,7 +280,7 @@ def test_what_another_writer_left_alone_is_replaced(filling: Filling) -> None:
     with overtaken(lambda: filling.follower().truncate(filling.ends[10])):
         done = iceberg_target(filling.root).upkeep().compact()
     assert (done.replaced_files, done.new_files) == (10, 2)
-    assert len(list(filling.root.rglob("reput-compacted-*"))) == 2
+    assert len(list(filling.root.rglob("reput-*-compacted-*"))) == 2
     assert filling.offsets() == filling.starts[:11]
 
 
@@ -451,7 +452,7 @@ def test_conflicts_without_end_are_an_error(
         assert upkeep.compact() == Compaction()
         with pytest.raises(StoreError, match="overtaken 3 commits"):
             upkeep.expire()
-    assert not list(filling.root.rglob("reput-compacted-*"))
+    assert not list(filling.root.rglob("reput-*-compacted-*"))
     assert snapshots(filling.table) == before
 
 

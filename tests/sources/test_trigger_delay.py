@@ -109,7 +109,8 @@ def test_without_a_least_number_nothing_waits() -> None:
 
 @pytest.mark.parametrize("step", [1, 3, 7])
 def test_messages_are_counted_as_they_come(tmp_path: Path, step: int) -> None:
-    """From each beginning, over the ends of files, and up to as many as are asked for."""
+    """From each beginning, over the ends of files, up to as many as are asked for; those that are
+    left where the log was cut."""
     log = PlainLog(1024, 0)
     for _ in range(30):
         log.append(body=b"b" * 40)
@@ -120,6 +121,8 @@ def test_messages_are_counted_as_they_come(tmp_path: Path, step: int) -> None:
             inside = sum(begin <= at < end for at, _ in log.spans)
             assert count.within(begin, end, 1000) == inside
             assert min(count.within(begin, end, 4), 4) == min(inside, 4)
+        cut = log.spans[step][1]
+        assert count.within(begin, cut, 1000) == sum(begin <= at < cut for at, _ in log.spans)
     opened.close()
 
 

@@ -174,3 +174,20 @@ def test_a_task_has_what_was_read_first(tmp_path: Path) -> None:
     assert copied.refreshed() is copied
     (json_column, avro_column, _), _ = copied.decode(rows_of(("T", b"\2"), ("U", b'{"a": [1.5]}')))
     assert (avro_column[0].as_py(), json_column[1].as_py()) == ({"a": 1}, {"a": [Decimal("1.5")]})
+
+
+def test_a_value_beyond_its_type_is_a_bad_record() -> None:
+    """Damage makes a number of Avro too large, and a decimal too long; other rows are as they
+    were."""
+    money = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    fields = [{"name": "a", "type": "int"}, {"name": "m", "type": money}]
+    schema = json.dumps({"type": "record", "name": "R", "fields": fields}).encode()
+    columns = BodyColumns({"T": {"avro-schema": "r", "on-bad-record": "skip"}}, {"r": schema})
+    good, large = b"\x02\x04\x04\xd2", b"\x80\x80\x80\x80\x80\x40\x04\x04\xd2"
+    long = b"\x02\x06\x01\xe2\x40"
+    batch = rows_of(("T", good), ("T", large), (None, b""), ("T", b""), ("T", long), ("T", good))
+    (found, is_bad), bad = columns.decode(batch)
+    value = {"a": 1, "m": Decimal("12.34")}
+    assert found.to_pylist() == [value, None, None, None, None, value]
+    assert is_bad.to_pylist() == [False, True, None, True, True, False]
+    assert [(one.row, one.policy) for one in bad] == [(row, OnBadRecord.SKIP) for row in (1, 3, 4)]

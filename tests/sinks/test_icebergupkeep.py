@@ -1,0 +1,178 @@
+"""Upkeep and cuts of Iceberg tables beside others: branches that move, deletes, partitions."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.transforms import IdentityTransform
+
+from reput.sinks.iceberg import upkeep
+from reput.sinks.iceberg.upkeep import ORPHAN_SECONDS
+from reput.sinks.tables.upkeep import Compaction, Expiry
+from reput.store.errors import StoreError
+from tests.sinks.test_iceberg import (
+    MESSAGES,
+    Filling,
+    at_commits,
+    overtaken,
+    roll_back,
+    snapshots,
+)
+from tests.support.tableformats import (
+    ICEBERG_TABLE,
+    iceberg_catalog,
+    iceberg_table,
+    iceberg_target,
+)
+
+
+@pytest.fixture
+def filling(tmp_path: Path) -> Filling:
+    """A log, and no table yet."""
+    return Filling(tmp_path)
+
+
+def test_files_of_older_partitions_are_left(filling: Filling) -> None:
+    """Their rows are of several partitions of the new kind."""
+    filling.fill(2, 4)
+    with filling.table.update_spec() as update:
+        update.add_field("topic", IdentityTransform())
+    filling.fill(6, 8, 10, MESSAGES)
+    done = iceberg_target(filling.root).upkeep().compact()
+    assert done.replaced_files > 0
+    files = filling.table.inspect.files().to_pylist()
+    assert [file["record_count"] for file in files if file["spec_id"] == 0] == [2, 2]
+    assert filling.offsets() == filling.starts
+    for topic in range(3):
+        found = filling.table.scan(f"topic = 'T{topic}'").to_arrow()
+        assert found.num_rows == MESSAGES // 3
+
+
+def test_a_commit_right_after_a_compaction_hides_nothing(filling: Filling) -> None:
+    """The compaction finds its snapshot below that of the other writer."""
+    filling.fill(2, 4)
+    with overtaken(lambda: filling.fill(5), is_before=False):
+        done = iceberg_target(filling.root).upkeep().compact()
+    assert (done.replaced_files, done.new_files) == (2, 1)
+    assert filling.offsets() == filling.starts[:5]
+
+
+def test_rows_that_others_delete_meanwhile_stay_deleted(
+    filling: Filling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of deleted positions belongs to one of the old files, and would not to the new one."""
+    filling.fill(2, 4)
+    deleted = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES, file_path="deletes.parquet",
+        file_format=FileFormat.PARQUET, record_count=1, file_size_in_bytes=1,
+    )  # fmt: skip
+    planned: Callable[[Table], list[FileScanTask]] = upkeep._tasks
+    looks = iter((False, True))
+
+    def tasks(table: Table) -> list[FileScanTask]:
+        found = planned(table)
+        if next(looks):
+            found[0].delete_files.add(deleted)
+        return found
+
+    monkeypatch.setattr(upkeep, "_tasks", tasks)
+    before = snapshots(filling.table)
+    assert iceberg_target(filling.root).upkeep().compact() == Compaction()
+    assert snapshots(filling.table) == before
+    assert not list(filling.root.rglob("reput-*-compacted-*"))
+
+
+def test_old_files_of_snapshots_that_stay_are_no_orphans(filling: Filling) -> None:
+    """The newest snapshot has them no more; readers of the one before it do."""
+    filling.fill(2, 4)
+    before = snapshots(filling.table)[-1]
+    iceberg_target(filling.root).upkeep().compact()
+    old = time.time() - ORPHAN_SECONDS - 1
+    for path in filling.root.rglob("*.parquet"):
+        os.utime(path, (old, old))
+    assert iceberg_target(filling.root).upkeep().expire() == Expiry()
+    assert filling.table.scan(snapshot_id=before).to_arrow().num_rows == 4
+
+
+def test_files_of_another_table_in_the_same_directory_stay(filling: Filling) -> None:
+    """As after a table was renamed, and made anew in its place."""
+    filling.fill(2, 4)
+    name = ICEBERG_TABLE.identifier
+    renamed = (*name[:-1], "renamed")
+    iceberg_catalog(filling.root).rename_table(name, renamed)
+    old = time.time() - ORPHAN_SECONDS - 1
+    for path in filling.root.rglob("*.parquet"):
+        os.utime(path, (old, old))
+    filling.fill(4)
+    assert iceberg_target(filling.root).upkeep(1).expire() == Expiry()
+    assert iceberg_table(filling.root, "renamed").scan().to_arrow().num_rows == 4
+
+
+def test_an_expiry_that_was_sent_twice_removes_its_files(filling: Filling) -> None:
+    """The second request is refused, after the first was taken."""
+    filling.fill(2, 4)
+    iceberg_target(filling.root).upkeep().compact()
+
+    def twice(commit: Any) -> Any:
+        commit()
+        return commit()
+
+    with at_commits(twice):
+        done = iceberg_target(filling.root).upkeep(1).expire()
+    assert done.versions == 2
+    assert len(list(filling.root.rglob("*.parquet"))) == 1
+    assert len(filling.table.snapshots()) == 1
+    assert filling.offsets() == filling.starts[:4]
+
+
+def test_a_branch_that_moves_during_an_expiry_keeps_its_snapshot(filling: Filling) -> None:
+    """It moves to one that was about to go."""
+    filling.fill(2, 4, 6, 8)
+    first, _, third, _ = snapshots(filling.table)
+    filling.table.manage_snapshots().create_branch(first, "aside").commit()
+
+    def move() -> None:
+        filling.table.manage_snapshots().remove_branch("aside").commit()
+        filling.table.manage_snapshots().create_branch(third, "aside").commit()
+
+    with overtaken(move):
+        iceberg_target(filling.root).upkeep(1).expire()
+    refs = filling.table.metadata.refs
+    assert refs["aside"].snapshot_id == third
+    assert filling.table.scan(snapshot_id=third).to_arrow().num_rows == 6
+
+
+def test_a_cut_leaves_rows_of_others_in_the_same_file(filling: Filling) -> None:
+    """Also those without a store or an offset."""
+    filling.fill(4)
+    table = filling.table
+    row = table.scan(f"physicalOffset = {filling.starts[3]}").to_arrow()
+    at = row.schema.get_field_index("storeId")
+    foreign = row.set_column(at, row.schema.field(at), pa.array([None], pa.string()))
+    table.append(foreign)
+    iceberg_target(filling.root).upkeep().compact()
+    assert len(list(filling.table.scan().plan_files())) == 1
+    filling.follower().truncate(filling.ends[1])
+    assert filling.offsets() == filling.starts[:2]
+    assert filling.table.scan("storeId is null").to_arrow().num_rows == 1
+
+
+def test_every_cut_is_remembered(filling: Filling) -> None:
+    """A rollback to before the first of two brings rows back that only the first took."""
+    filling.fill(7)
+    before = snapshots(filling.table)[-1]
+    filling.follower().truncate(filling.ends[5])
+    first = snapshots(filling.table)[-1]
+    filling.fill(8)
+    filling.follower().truncate(filling.ends[6])
+    roll_back(filling.table, before)
+    with pytest.raises(StoreError, match=f"set its main branch to snapshot {first}"):
+        filling.follower().position()
