@@ -239,7 +239,7 @@ class _Left:
 
 
 def _left_by(table: Table, gone: list[Snapshot]) -> _Left:
-    """What snapshots will leave."""
+    """The files that snapshots will leave."""
     ids, io = {one.snapshot_id for one in gone}, table.io
     stay = _manifests(io, (one for one in table.metadata.snapshots if one.snapshot_id not in ids))
     dead = {path: one for path, one in _manifests(io, gone).items() if path not in stay}

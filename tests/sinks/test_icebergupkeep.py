@@ -151,7 +151,7 @@ def test_a_branch_that_moves_during_an_expiry_keeps_its_snapshot(filling: Fillin
 
 
 def test_a_cut_leaves_rows_of_others_in_the_same_file(filling: Filling) -> None:
-    """Also those without a store or an offset."""
+    """They may have no store."""
     filling.fill(4)
     table = filling.table
     row = table.scan(f"physicalOffset = {filling.starts[3]}").to_arrow()
