@@ -99,7 +99,11 @@ class IcebergUpkeep:
             # what is refused may have been taken before: a box between may send a request twice
             with suppress(CommitFailedException):
                 commit(catalog, table, transaction)
-        given_up = [file.file_path for one in made if one not in left for file in one.files]
+        given_up = {file.file_path for one in made if one not in left for file in one.files}
+        if given_up:
+            # our snapshot may have been taken, and expired since
+            stay = _manifests(table.io, table.metadata.snapshots)
+            given_up -= _live_files(table.io, stay.values())
         _delete(table.io, given_up)
         return _compaction(left)
 

@@ -65,6 +65,21 @@ def test_a_commit_right_after_a_compaction_hides_nothing(filling: Filling) -> No
     assert filling.offsets() == filling.starts[:5]
 
 
+def test_a_compaction_whose_snapshot_expires_at_once_keeps_its_files(filling: Filling) -> None:
+    """Another writer commits, and another upkeep leaves that writer's snapshot alone."""
+    filling.fill(2, 4)
+
+    def go_on() -> None:
+        filling.fill(5)
+        iceberg_target(filling.root).upkeep(1).expire()
+
+    with overtaken(go_on, is_before=False):
+        iceberg_target(filling.root).upkeep().compact()
+    assert len(filling.table.snapshots()) == 1
+    filling.fill(MESSAGES)
+    assert filling.offsets() == filling.starts
+
+
 def test_rows_that_others_delete_meanwhile_stay_deleted(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
