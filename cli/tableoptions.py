@@ -65,7 +65,7 @@ IcebergSortBy = Annotated[
         panel=ICEBERG,
     ),
 ]  # fmt: skip
-IcebergTargetFileSize = Annotated[
+IcebergFileSize = Annotated[
     str | None,
     options.value(
         "SIZE", "Size to which compaction brings files of a new table; 128m if not given.",
@@ -118,13 +118,13 @@ def iceberg_followers(
     iceberg_interval: IcebergInterval = "1m",
     iceberg_partition_by: IcebergPartitionBy = None,
     iceberg_sort_by: IcebergSortBy = None,
-    iceberg_target_file_size: IcebergTargetFileSize = None,
+    iceberg_file_size: IcebergFileSize = None,
     compact_every: CompactEvery = None,
 ) -> Targets:
     """Return a function for the Iceberg followers that the options ask for. Both raise
     UsageError."""
     interval_seconds = options.duration_option_ms("--iceberg-interval", iceberg_interval) / 1000
-    declared = iceberg_partition_by, iceberg_sort_by, iceberg_target_file_size
+    declared = iceberg_partition_by, iceberg_sort_by, iceberg_file_size
     if iceberg is None:
         others = iceberg_config, iceberg_schema, iceberg_store_id, *declared
         if any(other is not None for other in others):
@@ -139,7 +139,7 @@ def iceberg_followers(
     from reput.sinks.iceberg.table import IcebergTarget  # noqa: PLC0415
     from reput.store.bodies.declaration import BodyColumns  # noqa: PLC0415
 
-    size = options.size_option("--iceberg-target-file-size", iceberg_target_file_size)
+    size = options.size_option("--iceberg-file-size", iceberg_file_size)
     layout = Layout.parse(iceberg_partition_by, iceberg_sort_by, size)
     table = TableName.parse(iceberg)
     catalog = read_catalog(iceberg_config, table.catalog)

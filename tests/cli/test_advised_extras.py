@@ -71,6 +71,7 @@ def test_an_extra_that_is_missing(
     small.write()
     (tmp_path / "RULES").write_text("accounts: []")
     (tmp_path / "CATALOGS").write_text("[a]\ntype = 'sql'\nuri = 'sqlite://'\n")
+    (tmp_path / "a").write_text("{}")
     (tmp_path / "AVRO.toml").write_text("[T]\navro-schema = 'a'")
     (tmp_path / "PROTO.toml").write_text("[T]\nprotobuf-descriptors = 'a'\nprotobuf-message = 'b'")
     names = "STORE", "OUTPUT", "TABLE", "RULES", "CATALOGS", "AVRO.toml", "PROTO.toml"
