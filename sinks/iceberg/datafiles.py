@@ -29,7 +29,6 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import FileScanTask, Table, Transaction
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
@@ -242,9 +241,9 @@ def stage_expiry(transaction: Transaction, table: Table, snapshot_ids: Sequence[
     transaction._apply((update,), heads)
 
 
-def commit(catalog: Catalog, table: Table, transaction: Transaction) -> TableMetadata:
-    """Send what is staged, once; return what the table has then. Raises CommitFailedException where
-    it has another head now; after any other error it is not known whether it was taken.
+def commit(catalog: Catalog, table: Table, transaction: Transaction) -> None:
+    """Send what is staged, once. Raises CommitFailedException where the table has another head now;
+    after any other error it is not known whether it was taken.
 
     ``commit_transaction`` would stage anew on a head that another writer has made, whoever that is,
     and delete files of a snapshot that was taken where its request had been sent twice.
@@ -253,4 +252,3 @@ def commit(catalog: Catalog, table: Table, transaction: Transaction) -> TableMet
     requirements = (*transaction._requirements, requirement)
     response = catalog.commit_table(table, requirements, transaction._updates)
     catalog._delete_old_metadata(table.io, table.metadata, response.metadata)
-    return response.metadata

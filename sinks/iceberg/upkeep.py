@@ -39,6 +39,7 @@ from reput.sinks.iceberg.datafiles import (
 from reput.sinks.iceberg.marks import MAIN, line, only_marks
 from reput.sinks.iceberg.partitions import unfit_partition
 from reput.sinks.iceberg.table import TARGET_FILE_SIZE
+from reput.sinks.tables.tablerows import OWN_COLUMN
 from reput.sinks.tables.upkeep import TARGET_FILE_BYTES, Compaction, Expiry
 from reput.store.errors import StoreError, UsageError
 from reput.store.rows.rowschema import ROWS_SCHEMA
@@ -151,7 +152,7 @@ class IcebergUpkeep:
 
 
 def _has_our_columns(table: Table) -> bool:
-    return {*ROWS_SCHEMA.names, "storeId"} <= set(table.schema().column_names)
+    return {*ROWS_SCHEMA.names, OWN_COLUMN} <= set(table.schema().column_names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,20 +62,14 @@ class AvroBody:
             raise UsageError(f"{place} has no Avro schema: {error}") from error
         if not isinstance(expanded, dict) or expanded.get("type") != "record":
             raise UsageError(f"{place} has an Avro schema that is no record")
-        made = {
-            field["name"]: _type_of(f"{place}: {field['name']}", field["type"])
-            for field in expanded["fields"]
-        }
-        check_names(made)
-        self.fields = {name: kind for name, (kind, _) in made.items()}
-        self._converters = {name: convert for name, (_, convert) in made.items()}
+        kind, self._convert = _plain_type(place, "record", expanded)
+        self.fields = {field.name: field.type for field in kind}
 
     def decode(self, body: bytes) -> dict[str, Any]:
         """Return the columns of one body. Raises BadBodyError."""
         stream = BytesIO(body)
         try:
-            found: Any = self._reader(stream, self._schema, None)
-            values = {name: convert(found[name]) for name, convert in self._converters.items()}
+            values: dict[str, Any] = self._convert(self._reader(stream, self._schema, None))
         # damaged bytes make fastavro raise whatever the step raises that they lead to
         except Exception as error:
             raise BadBodyError("it is no Avro datum of its schema") from error

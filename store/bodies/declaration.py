@@ -49,6 +49,8 @@ ON_BAD_RECORD, AVRO, PROTOBUF, MESSAGE = (
 FORMATS = "json", "avro", "protobuf"
 """The formats, and the columns that hold their structs."""
 BAD_BODY = "badBody"
+_UNFIT = pa.ArrowException, ValueError, TypeError, OverflowError
+"""Errors of Arrow for a value that is not of a type."""
 
 
 class OnBadRecord(StrEnum):
@@ -201,16 +203,16 @@ def _array(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
     these rows: damage may make a number of Avro larger than its type."""
     try:
         return pa.array(values, kind), []
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        beyond = [row for row, value in enumerate(values) if not _fits(value, kind)]
-        fitting = [None if row in beyond else value for row, value in enumerate(values)]
-        return pa.array(fitting, kind), beyond
+    except _UNFIT:
+        fits = [_fits(value, kind) for value in values]
+        fitting = [value if fit else None for value, fit in zip(values, fits, strict=True)]
+        return pa.array(fitting, kind), [row for row, fit in enumerate(fits) if not fit]
 
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
     try:
         pa.array([value], kind)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+    except _UNFIT:
         return False
     return True
 

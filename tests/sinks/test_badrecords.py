@@ -156,6 +156,7 @@ def test_bad_records_have_a_table(tmp_path: Path, tables: TableFormat) -> None:
     source, ends = source_of(tmp_path, *messages)
     root = tmp_path / "table"
     target = tables.target(root, columns)
+    assert bad_target(target).name == f"{target.name}-bad"
     for one in (target, bad_target(target)):
         follower = one.open(STORE_ID, ANY_SETTINGS)
         follower.position()
