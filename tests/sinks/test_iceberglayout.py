@@ -136,6 +136,22 @@ def test_a_descending_order_is_kept(source: Source, tmp_path: Path) -> None:
         assert offsets == sorted(offsets, reverse=True)
 
 
+def test_damage_has_no_topic_and_its_own_partition(tmp_path: Path) -> None:
+    """An empty name would be one that a reader could ask for."""
+    log = PlainLog(1 << 16)
+    for _ in range(3):
+        log.append(topic=b"T")
+    source = plain_source(tmp_path, log)
+    (path,) = (path for path in (tmp_path / "store").rglob("0*") if path.is_file())
+    with path.open("r+b") as file:
+        file.seek(log.spans[1][0] + 4)
+        file.write(b"\0\0\0\1")
+    fill(source, tmp_path / "lake", Layout(("topic",)))
+    files = iceberg_table(tmp_path / "lake").inspect.files().column("partition").to_pylist()
+    assert {one["topic"] for one in files} == {None, "T"}
+    assert iceberg_table(tmp_path / "lake").scan("topic is null").to_arrow().num_rows == 1
+
+
 def test_nulls_are_where_the_order_has_them(tmp_path: Path) -> None:
     """First, as in a table that is made here."""
     log = PlainLog(1 << 16)

@@ -165,19 +165,22 @@ def rows_between(
     ]
 
 
-def test_the_first_offsets_of_all_stores_are_pinned(stores: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", NAMES)
+def test_the_first_offsets_of_all_stores_are_pinned(
+    stores: Path, tmp_path: Path, source: str
+) -> None:
     """In one file; a damaged one is named."""
     pin = tmp_path / "start"
     options = {"initialOffsetPath": str(pin), "startingOffsets": "latest"}
-    first = reader_of("rocketmq-commitlog", f"{stores}/*", **options).initialOffset()
+    first = reader_of(source, f"{stores}/*", **options).initialOffset()
     write_store(stores / "broker-c", 12)
-    again = reader_of("rocketmq-commitlog", f"{stores}/*", **options)
+    again = reader_of(source, f"{stores}/*", **options)
     assert again.initialOffset() == first
     end = again.latestOffset(first, ReadAllAvailable())
     assert len(rows_between(again, first, end)) == 12
     pin.write_text('{"offset": 7}')
     with pytest.raises(UsageError, match=f"{pin} is damaged"):
-        reader_of("rocketmq-commitlog", f"{stores}/*", **options).initialOffset()
+        reader_of(source, f"{stores}/*", **options).initialOffset()
 
 
 def test_an_output_for_each_store(spark: SparkSession, stores: Path, tmp_path: Path) -> None:
