@@ -39,19 +39,16 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.typedef import Record
 
-from reput.sinks.iceberg.partitions import order_of, split
+from reput.sinks.iceberg.partitions import Part, order_of, split
+from reput.sinks.tables.tablerows import UNIQUE_COLUMNS, VARIED_COLUMNS
 
 CHUNK_BYTES = 128 << 20
 WRITERS = 2
-_UNIQUE = {"body", "properties.key_value.key", "properties.key_value.value"}
-"""Columns without statistics, as in Parquet."""
 NO_METRICS = {
     f"write.metadata.metrics.column.{name}": "none"
     for name in ("body", "properties.key", "properties.value")
 }
-"""These columns, as in properties of a table."""
-_VARIED = {*_UNIQUE, "keys", "physicalOffset", "queueOffset", "storeTimestamp", "bornTimestamp"}
-"""Columns of many values, for which a dictionary costs more than it saves."""
+"""Columns without statistics, as in properties of a table."""
 _UNIQUE_END = re.compile(
     r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9]{5}\.parquet\Z", re.ASCII
 )
@@ -86,18 +83,18 @@ def write_data_files(table: Table, rows: Iterator[pa.RecordBatch], stem: str) ->
             raise
 
 
-def _chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     kept: list[pa.RecordBatch] = []
     size = 0
     for batch in rows:
         if kept and size + batch.nbytes > CHUNK_BYTES:
-            yield pa.Table.from_batches(kept)
+            yield pa.concat_batches(kept)
             kept, size = [], 0
         if batch.num_rows:
             kept.append(batch)
             size += batch.nbytes
     if kept:
-        yield pa.Table.from_batches(kept)
+        yield pa.concat_batches(kept)
 
 
 def rewrite_data_files(table: Table, tasks: list[FileScanTask]) -> list[DataFile]:
@@ -136,10 +133,10 @@ def is_own_file(table: Table, name: str) -> bool:
 
 
 def _write(
-    table: Table, name: str, partition: Record, first: pa.Table, parts: Iterable[pa.Table] = ()
+    table: Table, name: str, partition: Record, first: Part, others: Iterable[Part] = ()
 ) -> DataFile:
     schema, metadata = table.schema(), table.metadata
-    form = schema_to_pyarrow(schema.select(*first.column_names))
+    form = schema_to_pyarrow(schema.select(*first.rows.schema.names))
     location = table.location_provider().new_data_location(name)
     output = table.io.new_output(location)
     paths = set(parquet_path_to_id_mapping(schema.select(*form.names)))
@@ -147,15 +144,15 @@ def _write(
         output.create() as stream,
         pq.ParquetWriter(
             stream, form, compression="snappy", store_schema=False,
-            use_dictionary=sorted(paths - _VARIED),
-            write_statistics=sorted(paths - _UNIQUE),
+            use_dictionary=sorted(paths - VARIED_COLUMNS - UNIQUE_COLUMNS),
+            write_statistics=sorted(paths - UNIQUE_COLUMNS),
         ) as writer,
     ):  # fmt: skip
         order_id = order_of(table).order_id
         # other columns of the table have no part in the file, and are null
-        writer.write_table(first.select(form.names).cast(form))
-        for part in parts:
-            writer.write_table(part.select(form.names).cast(form))
+        writer.write_table(first.in_order(form.names).cast(form))
+        for part in others:
+            writer.write_table(part.in_order(form.names).cast(form))
             order_id = None  # each part is in order, and not all of them together
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=writer.writer.metadata,

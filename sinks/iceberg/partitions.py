@@ -74,7 +74,7 @@ def unfit_partition(metadata: TableMetadata) -> str | None:
     return None
 
 
-def split(table: Table, rows: pa.Table) -> Iterator[tuple[Record, pa.Table]]:
+def split(table: Table, rows: pa.RecordBatch) -> Iterator[tuple[Record, Part]]:
     """Yield the values of a partition, and its rows in the table's order."""
     keys = [
         _values(rows.column(table.schema().find_column_name(field.source_id)), field.transform)
@@ -88,11 +88,24 @@ def split(table: Table, rows: pa.Table) -> Iterator[tuple[Record, pa.Table]]:
             by[f"valid {name}"], ways[f"valid {name}"] = rows.column(name).is_valid(), "ascending"
         by[f"value {name}"], ways[f"value {name}"] = rows.column(name), way
     rows_in_order = pc.sort_indices(pa.table(by), [*ways.items()])
-    rows = rows.take(rows_in_order)
-    keys = [values.take(rows_in_order).combine_chunks() for values in keys]
-    starts = [0, *_changes(keys, len(rows))]
-    for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
-        yield Record(*(values[start].as_py() for values in keys)), rows.slice(start, end - start)
+    keys = [values.take(rows_in_order) for values in keys]
+    starts = [0, *_changes(keys, rows.num_rows)]
+    for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
+        partition = Record(*(values[start].as_py() for values in keys))
+        yield partition, Part(rows, rows_in_order.slice(start, end - start))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of one partition among others, which are copied by whoever writes them."""
+
+    rows: pa.RecordBatch
+    numbers: pa.UInt64Array
+    """Numbers of the rows, in the table's order."""
+
+    def in_order(self, names: list[str]) -> pa.Table:
+        """Return columns of the rows."""
+        return pa.Table.from_batches([self.rows.select(names).take(self.numbers)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +133,7 @@ def order_of(table: Table) -> Order:
     )
 
 
-def _values(column: pa.ChunkedArray, transform: Transform[Any, Any]) -> pa.ChunkedArray:
+def _values(column: pa.Array, transform: Transform[Any, Any]) -> pa.Array:
     """Partition values as pyiceberg has them: days and hours since 1970, before it, too."""
     if isinstance(transform, DayTransform | HourTransform):
         times = column.cast(pa.timestamp("us", tz="UTC"))

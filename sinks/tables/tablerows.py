@@ -24,6 +24,13 @@ from reput.store.follower import BAD_BODIES, MESSAGES_LEFT_OUT
 from reput.store.rows.rowschema import ROWS_SCHEMA
 
 OWN_COLUMN = "storeId"
+UNIQUE_COLUMNS = {"body", "properties.key_value.key", "properties.key_value.value"}
+"""Columns of Parquet files without statistics."""
+VARIED_COLUMNS = {
+    "keys", "physicalOffset", "queueOffset", "storeTimestamp", "bornTimestamp",
+}  # fmt: skip
+"""Columns of many values, as those without statistics are: a dictionary costs more than it
+saves."""
 _PLAIN = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 _BASE = [*ROWS_SCHEMA, pa.field(OWN_COLUMN, pa.string())]
 
