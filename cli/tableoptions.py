@@ -22,6 +22,11 @@ Targets = Callable[[str | None, RowForm], tuple[FollowerTarget, ...]]
 _SCHEMA = "TOML or JSON file that says which columns to take from bodies, by topic."
 _STORE_ID = "The store's name in a table that several stores share or that outlives OUTPUT."
 _INTERVAL = "Commit to the table at most this often, or earlier once 256 MiB of log are waiting."
+_PARTITION_BY = (
+    "Partitions of a new table: `topic`, `day`, `hour` and `queue(N)`; by {} if not given."
+)
+_SORT_BY = "Columns that sort the files of a new table; {} if not given."
+_FILE_SIZE = "Size to which compaction brings files of a new table; {} if not given."
 
 Delta = Annotated[
     str | None,
@@ -33,6 +38,18 @@ Delta = Annotated[
 DeltaSchema = Annotated[Path | None, options.value("FILE", _SCHEMA, panel=DELTA)]
 DeltaStoreId = Annotated[str | None, options.value("ID", _STORE_ID, panel=DELTA)]
 DeltaInterval = Annotated[str, options.value("TIME", _INTERVAL, panel=DELTA)]
+DeltaPartitionBy = Annotated[
+    str | None,
+    options.value("LIST", _PARTITION_BY.format("`topic,day`"), panel=DELTA),
+]
+DeltaSortBy = Annotated[
+    str | None,
+    options.value("LIST", _SORT_BY.format("the log's order"), panel=DELTA),
+]
+DeltaFileSize = Annotated[
+    str | None,
+    options.value("SIZE", _FILE_SIZE.format("100m"), panel=DELTA),
+]
 Iceberg = Annotated[
     str | None,
     options.value(
@@ -51,27 +68,14 @@ IcebergSchema = Annotated[Path | None, options.value("FILE", _SCHEMA, panel=ICEB
 IcebergStoreId = Annotated[str | None, options.value("ID", _STORE_ID, panel=ICEBERG)]
 IcebergInterval = Annotated[str, options.value("TIME", _INTERVAL, panel=ICEBERG)]
 IcebergPartitionBy = Annotated[
-    str | None,
-    options.value(
-        "LIST", "Partitions of a new table: `topic`, `day`, `hour` and `queue(N)`; by `day` if not "
-        "given.",
-        panel=ICEBERG,
-    ),
-]  # fmt: skip
+    str | None, options.value("LIST", _PARTITION_BY.format("`day`"), panel=ICEBERG)
+]
 IcebergSortBy = Annotated[
-    str | None,
-    options.value(
-        "LIST", "Columns that sort the files of a new table; `topic,physicalOffset` if not given.",
-        panel=ICEBERG,
-    ),
-]  # fmt: skip
+    str | None, options.value("LIST", _SORT_BY.format("`topic,physicalOffset`"), panel=ICEBERG)
+]
 IcebergFileSize = Annotated[
-    str | None,
-    options.value(
-        "SIZE", "Size to which compaction brings files of a new table; 128m if not given.",
-        panel=ICEBERG,
-    ),
-]  # fmt: skip
+    str | None, options.value("SIZE", _FILE_SIZE.format("128m"), panel=ICEBERG)
+]
 CompactEvery = Annotated[
     str | None,
     options.value(
@@ -86,25 +90,34 @@ def delta_followers(
     delta_schema: DeltaSchema = None,
     delta_store_id: DeltaStoreId = None,
     delta_interval: DeltaInterval = "10s",
+    delta_partition_by: DeltaPartitionBy = None,
+    delta_sort_by: DeltaSortBy = None,
+    delta_file_size: DeltaFileSize = None,
     compact_every: CompactEvery = None,
 ) -> Targets:
     """Return a function for the Delta followers that the options ask for. Both raise
     UsageError."""
     interval_seconds = options.duration_option_ms("--delta-interval", delta_interval) / 1000
+    declared = delta_partition_by, delta_sort_by, delta_file_size
     if delta is None:
-        if delta_schema is not None or delta_store_id is not None:
-            raise UsageError("--delta-schema and --delta-store-id need --delta URL")
+        if any(other is not None for other in (delta_schema, delta_store_id, *declared)):
+            raise UsageError("the options that begin with --delta- need --delta URL")
         return lambda _name, _form: ()
     from reput.sinks.delta.table import DeltaTarget  # noqa: PLC0415
+    from reput.sinks.tables.layout import DELTA_LAYOUT  # noqa: PLC0415
     from reput.store.bodies.declaration import BodyColumns  # noqa: PLC0415
 
+    size = options.size_option("--delta-file-size", delta_file_size)
+    layout = DELTA_LAYOUT.declared(delta_partition_by, delta_sort_by, size)
     columns = BodyColumns.read(delta_schema) if delta_schema is not None else None
     every_seconds = _compact_seconds(compact_every)
 
     def targets(name: str | None, form: RowForm) -> tuple[FollowerTarget, ...]:
         _check_store_id("--delta-store-id", name, delta_store_id)
         url = delta if name is None else f"{delta.rstrip('/')}/{name}"
-        target = DeltaTarget(url, columns, delta_store_id, interval_seconds, form, every_seconds)
+        target = DeltaTarget(
+            url, columns, delta_store_id, interval_seconds, form, every_seconds, layout
+        )
         return _with_bad_records(target)
 
     return targets
@@ -135,12 +148,12 @@ def iceberg_followers(
     if iceberg_config is None:
         raise UsageError("--iceberg needs --iceberg-config FILE, which says where its catalog is")
     from reput.sinks.iceberg.catalog import TableName, read_catalog  # noqa: PLC0415
-    from reput.sinks.iceberg.layout import Layout  # noqa: PLC0415
     from reput.sinks.iceberg.table import IcebergTarget  # noqa: PLC0415
+    from reput.sinks.tables.layout import ICEBERG_LAYOUT  # noqa: PLC0415
     from reput.store.bodies.declaration import BodyColumns  # noqa: PLC0415
 
     size = options.size_option("--iceberg-file-size", iceberg_file_size)
-    layout = Layout.parse(iceberg_partition_by, iceberg_sort_by, size)
+    layout = ICEBERG_LAYOUT.declared(iceberg_partition_by, iceberg_sort_by, size)
     table = TableName.parse(iceberg)
     catalog = read_catalog(iceberg_config, table.catalog)
     columns = BodyColumns.read(iceberg_schema) if iceberg_schema is not None else None

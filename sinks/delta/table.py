@@ -1,5 +1,5 @@
-"""A Delta table of all messages: public rows (``store.rows.rowschema``), partitioned by topic and
-date.
+"""A Delta table of all messages: public rows (``store.rows.rowschema``) in a layout that a user may
+declare (``layout``), by default partitioned by topic and date.
 
 Delivery: exactly once. The end of a commit's range is stored as an application transaction of
 Delta's protocol, durably (on a local path ``localtable`` ensures that). The application id is the
@@ -13,7 +13,8 @@ Columns besides those of every table (``sinks.tables.tablerows``):
 | date | date | of storeTimestamp, UTC; null if that is |
 | fullTopic | string | the topic's name if it cannot name a partition, else null |
 
-A damaged or lost range is in the partition without topic and date. If a topic's name is too long
+They are the same in every layout. A damaged or lost range is in the partition without topic and
+date. If a topic's name is too long
 for a directory, its topic column has the beginning and a digest. An empty name has null there,
 because Delta reads an empty partition value as null. In both cases fullTopic has the name.
 """
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reput.sinks.delta.layout import DeltaLayout
 from reput.sinks.delta.localtable import TRANSACTIONS_MARK, LocalTable
 from reput.sinks.delta.restores import CUT_MARK, POSITION_MARK, STORE_MARK, position_of_rows
 from reput.sinks.tables.follower import (
@@ -39,6 +41,7 @@ from reput.sinks.tables.follower import (
     TableStore,
     check_store_id,
 )
+from reput.sinks.tables.layout import DELTA_LAYOUT, Layout
 from reput.sinks.tables.tablerows import VARIED_COLUMNS, rows_of
 from reput.sinks.tables.upkeep import RegularUpkeep, TableUpkeep
 from reput.store.bodies.declaration import BodyColumns
@@ -51,7 +54,7 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable, WriterProperties
 
 DEFAULT_INTERVAL_SECONDS = 10.0
-PARTITION_COLUMNS = ["topic", "date"]
+TARGET_FILE_SIZE = "delta.targetFileSize"
 ROWS_PER_WRITE = 8192
 """Rows that the library's Parquet writer takes at a time; its own 1,024 cost a tenth more."""
 LONGEST_DIRECTORY = 255 - len("topic=")
@@ -80,6 +83,8 @@ class DeltaTarget:
     """The form of a new table's rows; a table keeps the one that it began with."""
     compact_every_seconds: float | None = None
     """Compact the table and expire its files at this interval; None leaves that to others."""
+    layout: Layout = DELTA_LAYOUT
+    """The layout of a new table."""
     only_bad: bool = False
     """Whether it is the table of bad records."""
     name: str = "delta"
@@ -114,7 +119,7 @@ class DeltaTarget:
             losing="delta.setTransactionRetentionDuration",
         )
         local = LocalTable.of(self.url)
-        writer = DeltaWriter(self.url, local, store.store_id)
+        writer = DeltaWriter(self.url, local, store.store_id, self.layout)
         every = self.compact_every_seconds
         upkeep = None if every is None else RegularUpkeep(self.upkeep(local), self.name, every)
         rows = rows_of(self.body_columns, only_bad=self.only_bad)
@@ -135,16 +140,21 @@ class DeltaTarget:
 class DeltaWriter:
     """Commits to one table; a ``sinks.tables.follower.TableWriter``."""
 
-    def __init__(self, url: str, local: LocalTable | None, store_id: str) -> None:
+    def __init__(
+        self, url: str, local: LocalTable | None, store_id: str, new_layout: Layout
+    ) -> None:
+        """``new_layout`` is for a table that is missing; one that exists keeps its own."""
         self._url = url
+        self._new_layout = new_layout
+        self._layout = DeltaLayout.of_new_table(new_layout)
         self._local = local
         self._store_id = store_id
         self._app_id = f"reput:{store_id}"
         self._table: DeltaTable | None = None
 
     def load(self) -> Mark | None:
-        """Read the newest version. Raises StoreError for a torn one, and as
-        ``position_of_rows``."""
+        """Read the newest version. Raises StoreError for a torn one, UsageError for partitions of
+        others, and as ``position_of_rows``."""
         from deltalake import DeltaTable  # noqa: PLC0415
         from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
 
@@ -153,8 +163,9 @@ class DeltaWriter:
         try:
             self._table = DeltaTable(self._url)
         except TableNotFoundError:
-            self._table = None
+            self._table, self._layout = None, DeltaLayout.of_new_table(self._new_layout)
             return None
+        self._layout = DeltaLayout.of_table(self._table, _PASSWORD.sub("//", self._url))
         return Mark(position_of_rows(self._table, self._app_id), self._kept_form())
 
     def schema(self) -> pa.Schema | None:
@@ -212,16 +223,20 @@ class DeltaWriter:
         """Fails if the same application has committed to the table meanwhile."""
         from deltalake import DeltaTable, write_deltalake  # noqa: PLC0415
 
-        table = self._table
+        table, layout = self._table, self._layout
+        size = self._new_layout.target_file_bytes if table is None else None
+        columns = pa.schema([*schema, *_OWN, *layout.fields])
+        made = layout.laid_out(map(_with_columns, rows))
         with self._synced():
             write_deltalake(
                 self._url if table is None else table,
                 pa.RecordBatchReader.from_batches(
-                    pa.schema([*schema, *_OWN]), map(_with_columns, rows)
+                    layout.marked(columns) if table is None else columns, made
                 ),
                 mode="error" if table is None else "append",
                 schema_mode=None if table is None else "merge",
-                partition_by=PARTITION_COLUMNS,
+                partition_by=[*layout.partition_columns],
+                configuration=None if size is None else {TARGET_FILE_SIZE: str(size)},
                 commit_properties=properties,
                 writer_properties=_parquet_form(),
             )

@@ -40,9 +40,9 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import Record
 
 from reput.sinks.iceberg.partitions import Part, order_of, split
+from reput.sinks.tables.ordering import CHUNK_BYTES, chunks
 from reput.sinks.tables.tablerows import UNIQUE_COLUMNS, VARIED_COLUMNS
 
-CHUNK_BYTES = 128 << 20
 WRITERS = 2
 NO_METRICS = {
     f"write.metadata.metrics.column.{name}": "none"
@@ -67,7 +67,7 @@ def write_data_files(table: Table, rows: Iterator[pa.RecordBatch], stem: str) ->
     found: list[DataFile] = []
     with ThreadPoolExecutor(WRITERS, "reput-iceberg") as pool:
         try:
-            for chunk in _chunks(rows):
+            for chunk in chunks(rows, CHUNK_BYTES):
                 for partition, part in split(table, chunk):
                     if len(pending) >= WRITERS:
                         found.append(pending.pop(0).result())
@@ -83,20 +83,6 @@ def write_data_files(table: Table, rows: Iterator[pa.RecordBatch], stem: str) ->
             raise
 
 
-def _chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    kept: list[pa.RecordBatch] = []
-    size = 0
-    for batch in rows:
-        if kept and size + batch.nbytes > CHUNK_BYTES:
-            yield pa.concat_batches(kept)
-            kept, size = [], 0
-        if batch.num_rows:
-            kept.append(batch)
-            size += batch.nbytes
-    if kept:
-        yield pa.concat_batches(kept)
-
-
 def rewrite_data_files(table: Table, tasks: list[FileScanTask]) -> list[DataFile]:
     """Write the rows of files of one partition as one file, as many at a time as an append does;
     return its entry, or none where no row is left."""
@@ -110,7 +96,7 @@ def rewrite_data_files(table: Table, tasks: list[FileScanTask]) -> list[DataFile
         for batch in pa.Table.from_batches([found]).select(form.names).cast(form).to_batches()
     )
     # each in the table's order
-    parts = (part for chunk in _chunks(rows) for _, part in split(table, chunk))
+    parts = (part for chunk in chunks(rows, CHUNK_BYTES) for _, part in split(table, chunk))
     if (first := next(parts, None)) is None:
         return []
     name = _file_name(table, "compacted", uuid4(), 0)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -25,7 +24,8 @@ from pyiceberg.transforms import (
 from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, TimestamptzType
 
-from reput.sinks.iceberg.layout import DEFAULT_LAYOUT, Layout, buckets
+from reput.sinks.tables.layout import ICEBERG_LAYOUT, Layout, buckets
+from reput.sinks.tables.ordering import rows_in_order
 
 _TIME, _TOPIC, _QUEUE = "storeTimestamp", "topic", "queueId"
 _FIRST_FIELD_ID = 1000
@@ -80,19 +80,12 @@ def split(table: Table, rows: pa.RecordBatch) -> Iterator[tuple[Record, Part]]:
         _values(rows.column(table.schema().find_column_name(field.source_id)), field.transform)
         for field in table.spec().fields
     ]
-    by = {f"partition{number}": values for number, values in enumerate(keys)}
-    ways = dict.fromkeys(by, "ascending")
-    for name, way, is_null_first in order_of(table).columns:
-        if is_null_first:
-            # pyarrow places nulls last, whatever the way
-            by[f"valid {name}"], ways[f"valid {name}"] = rows.column(name).is_valid(), "ascending"
-        by[f"value {name}"], ways[f"value {name}"] = rows.column(name), way
-    rows_in_order = pc.sort_indices(pa.table(by), [*ways.items()])
-    keys = [values.take(rows_in_order) for values in keys]
+    order = rows_in_order(rows, order_of(table).columns, keys)
+    keys = [values.take(order) for values in keys]
     starts = [0, *_changes(keys, rows.num_rows)]
     for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
         partition = Record(*(values[start].as_py() for values in keys))
-        yield partition, Part(rows, rows_in_order.slice(start, end - start))
+        yield partition, Part(rows, order.slice(start, end - start))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +116,7 @@ def order_of(table: Table) -> Order:
     fields = table.sort_order().fields
     names = [table.schema().find_column_name(field.source_id) or "" for field in fields]
     if not names or not all(isinstance(field.transform, IdentityTransform) for field in fields):
-        return Order([(name, "ascending", False) for name in DEFAULT_LAYOUT.sort_by], None)
+        return Order([(name, "ascending", False) for name in ICEBERG_LAYOUT.sort_by], None)
     return Order(
         [
             (name, _WAYS[field.direction], field.null_order == NullOrder.NULLS_FIRST)

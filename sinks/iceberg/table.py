@@ -1,5 +1,5 @@
 """An Iceberg table of all messages: public rows (``store.rows.rowschema``) in a layout that a user
-may declare (``layout``).
+may declare (``sinks.tables.layout``).
 
 Delivery: exactly once. Every position is committed with a snapshot (``marks``), as one request to
 the catalog that compares the table's head. After an error nobody knows whether the request was
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from reput.sinks.iceberg.catalog import TableName, is_unsynced, local_path, open_catalog
-from reput.sinks.iceberg.layout import DEFAULT_LAYOUT, Layout
 from reput.sinks.iceberg.marks import Found, Marks
 from reput.sinks.tables.follower import (
     Mark,
@@ -28,8 +27,9 @@ from reput.sinks.tables.follower import (
     TableStore,
     check_store_id,
 )
+from reput.sinks.tables.layout import ICEBERG_LAYOUT, Layout
 from reput.sinks.tables.tablerows import OWN_COLUMN, rows_of
-from reput.sinks.tables.upkeep import RegularUpkeep, TableUpkeep
+from reput.sinks.tables.upkeep import TARGET_FILE_BYTES, RegularUpkeep, TableUpkeep
 from reput.store.bodies.declaration import BodyColumns
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError, UsageError
@@ -75,7 +75,7 @@ class IcebergTarget:
     """The form of a new table's rows; a table keeps the one that it began with."""
     compact_every_seconds: float | None = None
     """Compact the table and expire its snapshots at this interval; None leaves that to others."""
-    layout: Layout = DEFAULT_LAYOUT
+    layout: Layout = ICEBERG_LAYOUT
     """The layout of a new table."""
     only_bad: bool = False
     """Whether it is the table of bad records."""
@@ -257,7 +257,7 @@ class IcebergWriter:
 
         assert self._catalog is not None
         table, schema, layout = self._target.table, iceberg_schema(columns), self._target.layout
-        size = {TARGET_FILE_SIZE: str(layout.target_file_bytes)}
+        size = {TARGET_FILE_SIZE: str(layout.target_file_bytes or TARGET_FILE_BYTES)}
         for parts in range(1, len(table.namespace) + 1):
             self._catalog.create_namespace_if_not_exists(table.namespace[:parts])
         try:

@@ -259,6 +259,24 @@ CALLS = (
         [(*RUN, "--delta-store-id", "a" * 32, "--delta", NEW)],
     ),
     Case(
+        (*RUN, "--delta", NEW, "--delta-partition-by", "month"),
+        "by topic, day, hour and queue(N)",
+        [
+            (*RUN, "--delta", NEW, "--delta-partition-by", parts)
+            for parts in ("topic,day,queue(8)", "hour", "")
+        ],
+    ),
+    Case(
+        (*RUN, "--delta", NEW, "--delta-sort-by", "body"),
+        "sorted by topic, ",
+        [(*RUN, "--delta", NEW, "--delta-sort-by", "topic")],
+    ),
+    Case(
+        (*RUN, "--delta-file-size", "64m"),
+        "need --delta URL",
+        [(*RUN, "--delta-file-size", "64m", "--delta", NEW)],
+    ),
+    Case(
         (*RUN, "--kafka-topics", "*"), "need --kafka HOST:PORT", [(*KAFKA, "--kafka-topics", "*")]
     ),
     Case(

@@ -378,6 +378,11 @@ def test_delta_options_that_do_not_fit(
         (("--delta-schema", columns), ("--delta URL",)),
         (("--delta", tmp_path / "t", "--delta-schema", columns), (str(columns), "money", "double")),
         (("--delta", tmp_path / "t", "--delta-interval", "soon"), ("--delta-interval", "soon")),
+        (("--delta-partition-by", "day"), ("--delta URL",)),
+        (("--delta-sort-by", "topic"), ("--delta URL",)),
+        (("--delta", tmp_path / "t", "--delta-partition-by", "month"), ("'month'", "queue(N)")),
+        (("--delta", tmp_path / "t", "--delta-sort-by", "body"), ("'body'", "physicalOffset")),
+        (("--delta", tmp_path / "t", "--delta-file-size", "x"), ("--delta-file-size", "'x'")),
         (("--include-internal",), ("--include-internal", "need --delta, --iceberg or")),
         (("--max-inflated-bytes", "1m"), ("--max-inflated-bytes", "need --delta, --iceberg or")),
         (

@@ -12,6 +12,8 @@ from tests.support.filledtables import FilledTable
 from tests.support.killedfillers import kill_fillers
 
 KINDS = "delta", "iceberg"
+LAYOUTS = "hour,queue(2):queueId,keys", ":topic", "topic:storeTimestamp"
+"""Layouts that tables of each kind also have."""
 
 
 def tables(root: Path, kinds: Iterator[str]) -> Iterator[FilledTable]:
@@ -25,6 +27,16 @@ def test_killed_fillers_leave_every_row_once(tmp_path: Path, seed: int) -> None:
     kinds = itertools.cycle(KINDS)
     kills = kill_fillers(tmp_path, tables(tmp_path, kinds), messages=25, count=8, seed=seed)
     assert kills >= 8
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_killed_fillers_of_a_layout_leave_every_row_once(
+    tmp_path: Path, seed: int, layout: str
+) -> None:
+    """The same holds for other partitions and orders than the default."""
+    kinds = itertools.cycle(f"{kind}:{layout}" for kind in KINDS)
+    kills = kill_fillers(tmp_path, tables(tmp_path, kinds), messages=15, count=4, seed=seed)
+    assert kills >= 4
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from tests.support.filledtables import FilledTable, Filling
 from tests.support.tableacts import fill_while_acting
 
-KINDS = "delta", "iceberg"
+KINDS = "delta", "iceberg", "delta:hour,queue(2):topic,keys"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,7 +14,7 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from pyiceberg.types import IntegerType, LongType, NestedField, TimestamptzType
 
 from reput.sinks.iceberg import datafiles
-from reput.sinks.iceberg.layout import DEFAULT_LAYOUT, Layout
+from reput.sinks.tables.layout import ICEBERG_LAYOUT, Layout
 from reput.store.errors import UsageError
 from tests.sinks.test_tables import STORE_ID, Source, plain_source
 from tests.support.settings import ANY_SETTINGS
@@ -43,7 +43,7 @@ def source(tmp_path: Path) -> Source:
     return plain_source(tmp_path, log)
 
 
-def fill(source: Source, root: Path, layout: Layout = DEFAULT_LAYOUT) -> None:
+def fill(source: Source, root: Path, layout: Layout = ICEBERG_LAYOUT) -> None:
     """A table with all rows, by two commits."""
     target = iceberg_target(root)
     follower = type(target)(target.table, target.catalog, interval_seconds=0.0, layout=layout).open(
@@ -64,7 +64,7 @@ def rows_of_file(task: Any) -> list[dict[str, Any]]:
 
 def test_partitions_and_order_are_those_declared(source: Source, tmp_path: Path) -> None:
     """The values are those by which the library finds partitions again."""
-    layout = Layout.parse("topic,hour,queue(3)", "queueOffset,topic", 1 << 20)
+    layout = ICEBERG_LAYOUT.declared("topic,hour,queue(3)", "queueOffset,topic", 1 << 20)
     fill(source, tmp_path / "lake", layout)
     table = iceberg_table(tmp_path / "lake")
     assert [(one.name, str(one.transform)) for one in table.spec().fields] == [
@@ -202,10 +202,11 @@ def test_rows_without_a_time_have_a_partition(tmp_path: Path) -> None:
 def test_a_layout_that_is_none_is_named(given: tuple[Any, Any, Any], what: str) -> None:
     """With what there is."""
     with pytest.raises(UsageError, match=what):
-        Layout.parse(*given)
+        ICEBERG_LAYOUT.declared(*given)
 
 
 def test_defaults_of_a_layout() -> None:
     """Blanks do not matter, and an empty list of partitions is none."""
-    assert Layout.parse(None, None, None) == DEFAULT_LAYOUT
-    assert Layout.parse("", " topic , keys", None) == Layout((), ("topic", "keys"))
+    assert ICEBERG_LAYOUT.declared(None, None, None) == ICEBERG_LAYOUT
+    found = ICEBERG_LAYOUT.declared("", " topic , keys", None)
+    assert found == Layout((), ("topic", "keys"), 128 << 20)

@@ -20,6 +20,7 @@ from reput.sinks.delta.table import DeltaTarget
 from reput.sinks.iceberg.catalog import TableName, open_catalog
 from reput.sinks.iceberg.table import IcebergTarget
 from reput.sinks.tables.follower import TableFollower
+from reput.sinks.tables.layout import DELTA_LAYOUT, ICEBERG_LAYOUT
 from tests.sinks.test_tables import COMPARED, STORE_ID, Source, plain_source, rows_of
 from tests.support.settings import ANY_SETTINGS
 from tests.support.tableformats import catalog_properties
@@ -40,13 +41,20 @@ class FilledTable:
     """Its directory, of a Delta table."""
     catalog: Mapping[str, str] = field(default_factory=dict)
     """pyiceberg's properties, of an Iceberg table."""
+    partition_by: str | None = None
+    """The declared partitions; None for the format's."""
+    sort_by: str | None = None
+    """The declared order, likewise."""
 
     @classmethod
     def in_directory(cls, kind: str, root: Path) -> FilledTable:
-        """A new one on this machine: ``delta``, or ``iceberg`` with a catalog of sqlite."""
-        if kind == "delta":
-            return cls("messages", delta=str(root / "delta"))
-        return cls("messages", catalog=catalog_properties(root / "lake"))
+        """A new one on this machine: ``delta``, or ``iceberg`` with a catalog of sqlite; each also
+        with a layout, as ``delta:hour:topic,keys``."""
+        name, *declared = kind.split(":")
+        parts, order = declared or (None, None)
+        delta = str(root / "delta") if name == "delta" else None
+        catalog = {} if name == "delta" else catalog_properties(root / "lake")
+        return cls("messages", delta, catalog, parts, order)
 
     @classmethod
     def parse(cls, text: str) -> FilledTable:
@@ -63,10 +71,12 @@ class FilledTable:
 
     def target(self) -> DeltaTarget | IcebergTarget:
         """A follower's target."""
+        declared = self.partition_by, self.sort_by, None
         if self.delta is not None:
-            return DeltaTarget(self.delta, interval_seconds=0.0)
-        table = TableName("lake", self.identifier)
-        return IcebergTarget(table, self.catalog, interval_seconds=0.0)
+            layout = DELTA_LAYOUT.declared(*declared)
+            return DeltaTarget(self.delta, interval_seconds=0.0, layout=layout)
+        table, layout = TableName("lake", self.identifier), ICEBERG_LAYOUT.declared(*declared)
+        return IcebergTarget(table, self.catalog, interval_seconds=0.0, layout=layout)
 
     def follower(self) -> TableFollower:
         """Another one, which knows nothing but the table."""

@@ -1,4 +1,4 @@
-"""The layout of a new Iceberg table, as a user declares it.
+"""The layout of a new table, as a user declares it for every format.
 
 | part | of a row |
 |---|---|
@@ -17,46 +17,47 @@ from reput.store.errors import UsageError
 from reput.store.rows.rowschema import ROWS_SCHEMA
 
 _QUEUE = re.compile(r"queue\(([1-9][0-9]{0,4})\)\Z", re.ASCII)
-_SORTABLE = (
+SORTABLE = (
     "topic", "queueId", "queueOffset", "physicalOffset", "storeTimestamp", "bornTimestamp", "tags",
     "keys",
 )  # fmt: skip
-assert {*_SORTABLE} <= {*ROWS_SCHEMA.names}
+assert {*SORTABLE} <= {*ROWS_SCHEMA.names}
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Partitions, order and sizes of files. A table keeps those that it was made with."""
 
-    partition_by: tuple[str, ...] = ("day",)
-    sort_by: tuple[str, ...] = ("topic", "physicalOffset")
-    """Columns, ascending; the order of rows within a file."""
-    target_file_bytes: int = TARGET_FILE_BYTES
-    """The size to which compaction brings files."""
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+    """Columns, ascending; the order of rows within a file. Without one, it is the format's."""
+    target_file_bytes: int | None = None
+    """The size to which compaction brings files; None leaves it to the format."""
 
-    @classmethod
-    def parse(
-        cls, partition_by: str | None, sort_by: str | None, target_file_bytes: int | None
+    def declared(
+        self, partition_by: str | None, sort_by: str | None, target_file_bytes: int | None
     ) -> Layout:
-        """Make a layout of lists with commas; None is the default. Raises UsageError."""
-        default = DEFAULT_LAYOUT
-        parts = default.partition_by if partition_by is None else _words(partition_by)
+        """Return the layout of lists with commas; what is None is as here. Raises UsageError."""
+        parts = self.partition_by if partition_by is None else _words(partition_by)
         for part in parts:
             if part not in ("topic", "day", "hour") and buckets(part) is None:
                 raise UsageError(
                     f"a table is partitioned by topic, day, hour and queue(N), not by {part!r}"
                 )
-        columns = default.sort_by if sort_by is None else _words(sort_by)
+        columns = self.sort_by if sort_by is None else _words(sort_by)
         for column in columns:
-            if column not in _SORTABLE:
-                raise UsageError(f"a table is sorted by {', '.join(_SORTABLE)}, not by {column!r}")
+            if column not in SORTABLE:
+                raise UsageError(f"a table is sorted by {', '.join(SORTABLE)}, not by {column!r}")
         for words in (parts, columns):
             if len({*words}) < len(words):
                 raise UsageError(f"{', '.join(words)} has a part twice")
-        return cls(parts, columns, target_file_bytes or default.target_file_bytes)
+        return Layout(parts, columns, target_file_bytes or self.target_file_bytes)
 
 
-DEFAULT_LAYOUT = Layout()
+DELTA_LAYOUT = Layout(("topic", "day"))
+"""The default, in which rows are in the order of the log."""
+ICEBERG_LAYOUT = Layout(("day",), ("topic", "physicalOffset"), TARGET_FILE_BYTES)
+"""The default."""
 
 
 def buckets(part: str) -> int | None:
