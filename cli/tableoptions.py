@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from reput.cli import options
 from reput.cli.options import DELTA, ICEBERG, TABLES
@@ -15,6 +15,7 @@ from reput.store.rows.rowform import RowForm
 if TYPE_CHECKING:
     from reput.sinks.delta.table import DeltaTarget
     from reput.sinks.iceberg.table import IcebergTarget
+    from reput.sinks.tables.layout import Layout
 
 Targets = Callable[[str | None, RowForm], tuple[FollowerTarget, ...]]
 """The followers of the only store (None), or of one of several, by its name."""
@@ -97,30 +98,22 @@ def delta_followers(
 ) -> Targets:
     """Return a function for the Delta followers that the options ask for. Both raise
     UsageError."""
-    interval_seconds = options.duration_option_ms("--delta-interval", delta_interval) / 1000
-    declared = delta_partition_by, delta_sort_by, delta_file_size
+    seconds = options.duration_option_ms("--delta-interval", delta_interval) / 1000
+    size = options.size_option("--delta-file-size", delta_file_size)
+    declared = delta_partition_by, delta_sort_by, size
     if delta is None:
         if any(other is not None for other in (delta_schema, delta_store_id, *declared)):
             raise UsageError("the options that begin with --delta- need --delta URL")
         return lambda _name, _form: ()
     from reput.sinks.delta.table import DeltaTarget  # noqa: PLC0415
     from reput.sinks.tables.layout import DELTA_LAYOUT  # noqa: PLC0415
-    from reput.store.bodies.declaration import BodyColumns  # noqa: PLC0415
 
-    size = options.size_option("--delta-file-size", delta_file_size)
-    layout = DELTA_LAYOUT.declared(delta_partition_by, delta_sort_by, size)
-    columns = BodyColumns.read(delta_schema) if delta_schema is not None else None
-    every_seconds = _compact_seconds(compact_every)
-
-    def targets(name: str | None, form: RowForm) -> tuple[FollowerTarget, ...]:
+    def target_of(name: str | None, **fields: Any) -> DeltaTarget:
         _check_store_id("--delta-store-id", name, delta_store_id)
         url = delta if name is None else f"{delta.rstrip('/')}/{name}"
-        target = DeltaTarget(
-            url, columns, delta_store_id, interval_seconds, form, every_seconds, layout
-        )
-        return _with_bad_records(target)
+        return DeltaTarget(url, store_id=delta_store_id, interval_seconds=seconds, **fields)
 
-    return targets
+    return _targets(target_of, delta_schema, DELTA_LAYOUT.declared(*declared), compact_every)
 
 
 def iceberg_followers(
@@ -136,8 +129,9 @@ def iceberg_followers(
 ) -> Targets:
     """Return a function for the Iceberg followers that the options ask for. Both raise
     UsageError."""
-    interval_seconds = options.duration_option_ms("--iceberg-interval", iceberg_interval) / 1000
-    declared = iceberg_partition_by, iceberg_sort_by, iceberg_file_size
+    seconds = options.duration_option_ms("--iceberg-interval", iceberg_interval) / 1000
+    size = options.size_option("--iceberg-file-size", iceberg_file_size)
+    declared = iceberg_partition_by, iceberg_sort_by, size
     if iceberg is None:
         others = iceberg_config, iceberg_schema, iceberg_store_id, *declared
         if any(other is not None for other in others):
@@ -150,37 +144,41 @@ def iceberg_followers(
     from reput.sinks.iceberg.catalog import TableName, read_catalog  # noqa: PLC0415
     from reput.sinks.iceberg.table import IcebergTarget  # noqa: PLC0415
     from reput.sinks.tables.layout import ICEBERG_LAYOUT  # noqa: PLC0415
+
+    layout, table = ICEBERG_LAYOUT.declared(*declared), TableName.parse(iceberg)
+    catalog = read_catalog(iceberg_config, table.catalog)
+
+    def target_of(name: str | None, **fields: Any) -> IcebergTarget:
+        _check_store_id("--iceberg-store-id", name, iceberg_store_id)
+        own, store_id = table if name is None else table.suffixed(name), iceberg_store_id
+        return IcebergTarget(own, catalog, store_id=store_id, interval_seconds=seconds, **fields)
+
+    return _targets(target_of, iceberg_schema, layout, compact_every)
+
+
+def _targets(
+    target_of: Callable[..., DeltaTarget | IcebergTarget],
+    schema: Path | None,
+    layout: Layout,
+    compact_every: str | None,
+) -> Targets:
+    """Return a function for a table's target, and that of its bad records if a topic asks for it.
+    ``target_of`` takes a store's name and fields of a target."""
     from reput.store.bodies.declaration import BodyColumns  # noqa: PLC0415
 
-    size = options.size_option("--iceberg-file-size", iceberg_file_size)
-    layout = ICEBERG_LAYOUT.declared(iceberg_partition_by, iceberg_sort_by, size)
-    table = TableName.parse(iceberg)
-    catalog = read_catalog(iceberg_config, table.catalog)
-    columns = BodyColumns.read(iceberg_schema) if iceberg_schema is not None else None
-    every_seconds = _compact_seconds(compact_every)
+    columns = BodyColumns.read(schema) if schema is not None else None
+    every = None
+    if compact_every is not None:
+        every = options.duration_option_ms("--compact-every", compact_every) / 1000
 
     def targets(name: str | None, form: RowForm) -> tuple[FollowerTarget, ...]:
-        _check_store_id("--iceberg-store-id", name, iceberg_store_id)
-        own = table if name is None else table.suffixed(name)
-        target = IcebergTarget(
-            own, catalog, columns, iceberg_store_id, interval_seconds, form, every_seconds, layout
+        target = target_of(
+            name, body_columns=columns, form=form, compact_every_seconds=every, layout=layout
         )
-        return _with_bad_records(target)
+        has_bad = columns is not None and columns.has_table_of_bad
+        return (target, target.of_bad_records()) if has_bad else (target,)
 
     return targets
-
-
-def _with_bad_records(target: DeltaTarget | IcebergTarget) -> tuple[FollowerTarget, ...]:
-    """Return a table's target, and that of its bad records if a topic asks for it."""
-    columns = target.body_columns
-    has_bad = columns is not None and columns.has_table_of_bad
-    return (target, target.of_bad_records()) if has_bad else (target,)
-
-
-def _compact_seconds(compact_every: str | None) -> float | None:
-    if compact_every is None:
-        return None
-    return options.duration_option_ms("--compact-every", compact_every) / 1000
 
 
 def _check_store_id(option: str, name: str | None, store_id: str | None) -> None:

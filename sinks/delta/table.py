@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,19 +35,12 @@ import pyarrow.compute as pc
 from reput.sinks.delta.layout import DeltaLayout
 from reput.sinks.delta.localtable import TRANSACTIONS_MARK, LocalTable
 from reput.sinks.delta.restores import CUT_MARK, POSITION_MARK, STORE_MARK, position_of_rows
-from reput.sinks.tables.follower import (
-    Mark,
-    TableFollower,
-    TableStore,
-    check_store_id,
-)
+from reput.sinks.tables.follower import Mark, TableStore, TableWriter
 from reput.sinks.tables.layout import DELTA_LAYOUT, Layout
-from reput.sinks.tables.tablerows import VARIED_COLUMNS, rows_of
-from reput.sinks.tables.upkeep import RegularUpkeep, TableUpkeep
-from reput.store.bodies.declaration import BodyColumns
-from reput.store.config import StoreSettings
-from reput.store.errors import UsageError
-from reput.store.rows.rowform import DEFAULT_FORM, RowForm
+from reput.sinks.tables.tablerows import VARIED_COLUMNS
+from reput.sinks.tables.target import TableTarget
+from reput.sinks.tables.upkeep import TableUpkeep
+from reput.store.rows.rowform import RowForm
 from reput.store.rows.rowschema import ROWS_SCHEMA
 
 if TYPE_CHECKING:
@@ -67,37 +60,21 @@ _PASSWORD = re.compile(r"//[^/@]*:[^/@]*@")
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaTarget:
-    """One table, a ``store.follower.FollowerTarget``. Raises UsageError without deltalake."""
+class DeltaTarget(TableTarget):
+    """One Delta table, a ``store.follower.FollowerTarget``."""
+
+    FORMAT = "a Delta table", "deltalake", "delta"
+    LOSING = "delta.setTransactionRetentionDuration"
 
     url: str
     """A local path or another URL of deltalake: s3://, gs://, az://, ...; their settings come from
     the environment."""
-    body_columns: BodyColumns | None = None
-    store_id: str | None = None
-    """The store's identity in the table; None takes the output's, for a table of its own."""
+    _: KW_ONLY
     interval_seconds: float = DEFAULT_INTERVAL_SECONDS
     """Each commit writes a file per partition and one more, so a live log is committed at this
     interval and not ten times a second."""
-    form: RowForm = DEFAULT_FORM
-    """The form of a new table's rows; a table keeps the one that it began with."""
-    compact_every_seconds: float | None = None
-    """Compact the table and expire its files at this interval; None leaves that to others."""
     layout: Layout = DELTA_LAYOUT
-    """The layout of a new table."""
-    only_bad: bool = False
-    """Whether it is the table of bad records."""
     name: str = "delta"
-    position_is_apart: bool = False
-
-    def __post_init__(self) -> None:
-        try:
-            import deltalake  # noqa: F401, PLC0415
-        except ImportError as error:
-            raise UsageError(
-                "a Delta table needs the package deltalake: pip install 'reput[delta]'"
-            ) from error
-        check_store_id(self.store_id, "a Delta table")
 
     @property
     def description(self) -> str:
@@ -110,20 +87,10 @@ class DeltaTarget:
         table = LocalTable.of(self.url)
         return None if table is None else table.root
 
-    def open(self, store_id: str, settings: StoreSettings) -> TableFollower:  # noqa: ARG002
-        """Return the follower of this table."""
-        store = TableStore(
-            self.store_id or store_id,
-            is_shared=self.store_id is not None,
-            option="`DeltaTarget.store_id=`",
-            losing="delta.setTransactionRetentionDuration",
-        )
+    def _writer(self, store: TableStore) -> tuple[TableWriter, Callable[[], TableUpkeep]]:
         local = LocalTable.of(self.url)
         writer = DeltaWriter(self.url, local, store.store_id, self.layout)
-        every = self.compact_every_seconds
-        upkeep = None if every is None else RegularUpkeep(self.upkeep(local), self.name, every)
-        rows = rows_of(self.body_columns, only_bad=self.only_bad)
-        return TableFollower(writer, store, rows, self.form, upkeep)
+        return writer, lambda: self.upkeep(local)
 
     def of_bad_records(self) -> DeltaTarget:
         """Return the target of the table of bad records, beside this one."""

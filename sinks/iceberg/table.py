@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,19 +21,13 @@ import pyarrow as pa
 
 from reput.sinks.iceberg.catalog import TableName, is_unsynced, local_path, open_catalog
 from reput.sinks.iceberg.marks import Found, Marks
-from reput.sinks.tables.follower import (
-    Mark,
-    TableFollower,
-    TableStore,
-    check_store_id,
-)
+from reput.sinks.tables.follower import Mark, TableStore, TableWriter
 from reput.sinks.tables.layout import ICEBERG_LAYOUT, Layout
-from reput.sinks.tables.tablerows import OWN_COLUMN, rows_of
-from reput.sinks.tables.upkeep import TARGET_FILE_BYTES, RegularUpkeep, TableUpkeep
-from reput.store.bodies.declaration import BodyColumns
-from reput.store.config import StoreSettings
+from reput.sinks.tables.tablerows import OWN_COLUMN
+from reput.sinks.tables.target import TableTarget
+from reput.sinks.tables.upkeep import TARGET_FILE_BYTES, TableUpkeep
 from reput.store.errors import StoreError, UsageError
-from reput.store.rows.rowform import DEFAULT_FORM, RowForm
+from reput.store.rows.rowform import RowForm
 from reput.store.rows.rowschema import ROWS_SCHEMA
 
 if TYPE_CHECKING:
@@ -60,36 +54,20 @@ NEW_TABLE = {
 
 
 @dataclass(frozen=True, slots=True)
-class IcebergTarget:
-    """One table, a ``store.follower.FollowerTarget``. Raises UsageError without pyiceberg."""
+class IcebergTarget(TableTarget):
+    """One Iceberg table, a ``store.follower.FollowerTarget``."""
+
+    FORMAT = "an Iceberg table", "pyiceberg", "iceberg"
+    LOSING = "a change of the table's properties"
 
     table: TableName
     catalog: Mapping[str, Any] = field(repr=False)
     """Properties of its catalog (``sinks.iceberg.catalog.read_catalog``)."""
-    body_columns: BodyColumns | None = None
-    store_id: str | None = None
-    """The store's identity in the table; None takes the output's, for a table of its own."""
+    _: KW_ONLY
     interval_seconds: float = DEFAULT_INTERVAL_SECONDS
     """Each commit adds a snapshot, and makes the next one slower."""
-    form: RowForm = DEFAULT_FORM
-    """The form of a new table's rows; a table keeps the one that it began with."""
-    compact_every_seconds: float | None = None
-    """Compact the table and expire its snapshots at this interval; None leaves that to others."""
     layout: Layout = ICEBERG_LAYOUT
-    """The layout of a new table."""
-    only_bad: bool = False
-    """Whether it is the table of bad records."""
     name: str = "iceberg"
-    position_is_apart: bool = False
-
-    def __post_init__(self) -> None:
-        try:
-            import pyiceberg  # noqa: F401, PLC0415
-        except ImportError as error:
-            raise UsageError(
-                "an Iceberg table needs the package pyiceberg: pip install 'reput[iceberg]'"
-            ) from error
-        check_store_id(self.store_id, "an Iceberg table")
 
     @property
     def description(self) -> str:
@@ -101,19 +79,8 @@ class IcebergTarget:
         """The warehouse, if it is on this machine."""
         return local_path(self.catalog.get("warehouse"))
 
-    def open(self, store_id: str, settings: StoreSettings) -> TableFollower:  # noqa: ARG002
-        """Return the follower of this table."""
-        store = TableStore(
-            self.store_id or store_id,
-            is_shared=self.store_id is not None,
-            option="`IcebergTarget.store_id=`",
-            losing="a change of the table's properties",
-        )
-        writer = IcebergWriter(self, store)
-        every = self.compact_every_seconds
-        upkeep = None if every is None else RegularUpkeep(self.upkeep(), self.name, every)
-        rows = rows_of(self.body_columns, only_bad=self.only_bad)
-        return TableFollower(writer, store, rows, self.form, upkeep)
+    def _writer(self, store: TableStore) -> tuple[TableWriter, Callable[[], TableUpkeep]]:
+        return IcebergWriter(self, store), self.upkeep
 
     def of_bad_records(self) -> IcebergTarget:
         """Return the target of the table of bad records, beside this one."""

@@ -112,9 +112,7 @@ class JsonBody:
 
     def __init__(self, declared: Mapping[str, object]) -> None:
         """``declared`` maps column -> type. Raises UsageError if it is malformed."""
-        made = {name: _type_of(name, kind) for name, kind in _checked(declared).items()}
-        self.fields = {name: kind for name, (kind, _) in made.items()}
-        self._converters = {name: _nullable(convert) for name, (_, convert) in made.items()}
+        self.fields, self._converters = _members(declared)
         # a float has lost digits of a decimal; where there is none, it is made in half the time
         self._parse_float = Decimal if "decimal" in str(self.fields) else None
 
@@ -135,13 +133,18 @@ class JsonBody:
         return values
 
 
-def _checked(declared: Mapping[str, object]) -> Mapping[str, object]:
-    """Return declared columns, whose names can be those of a struct. Raises UsageError."""
+def _members(
+    declared: Mapping[str, object], prefix: str = ""
+) -> tuple[dict[str, pa.DataType], dict[str, _Converter]]:
+    """Return the types and converters of an object's members, whose names must be those of a
+    struct; ``prefix`` is before them in messages. Raises UsageError."""
     for name in declared:
         if not _COLUMN_NAME.match(name):
             raise UsageError(f"column {name!r} must be a name of letters, digits and _")
     check_names(declared)
-    return declared
+    made = {name: _type_of(f"{prefix}{name}", kind) for name, kind in declared.items()}
+    types = {name: kind for name, (kind, _) in made.items()}
+    return types, {name: _nullable(convert) for name, (_, convert) in made.items()}
 
 
 def _type_of(name: str, kind: object) -> tuple[pa.DataType, _Converter]:
@@ -158,9 +161,8 @@ def _type_of(name: str, kind: object) -> tuple[pa.DataType, _Converter]:
         item, convert = _type_of(name, kind[ANY_KEY])
         return pa.map_(pa.string(), item), _map(_nullable(convert))
     if isinstance(kind, Mapping) and kind:
-        parts = {key: _type_of(f"{name}.{key}", part) for key, part in _checked(kind).items()}
-        types = pa.struct([pa.field(key, part) for key, (part, _) in parts.items()])
-        return types, _struct({key: _nullable(convert) for key, (_, convert) in parts.items()})
+        fields, converters = _members(kind, f"{name}.")
+        return pa.struct(fields), _struct(converters)
     raise UsageError(
         f"column {name!r} is {kind!r}; it must be one of {', '.join(_TYPES)}, decimal(P,S) with up "
         f"to {_MAX_PRECISION} digits, [TYPE], {{name = TYPE}} or {{'{ANY_KEY}' = TYPE}}"

@@ -113,7 +113,7 @@ LIBRARIES = {
     "delta": Library(
         {"write_deltalake": deltalake, "delete": DeltaTable},
         dict.fromkeys(("__init__", "transaction_version", "history", "version"), DeltaTable),
-        lambda root: DeltaTarget(delta_in(root), COLUMNS, interval_seconds=0.0),
+        lambda root: DeltaTarget(delta_in(root), body_columns=COLUMNS, interval_seconds=0.0),
         lambda root: plain_columns(delta_in(root)),
     ),
     "iceberg": Library(

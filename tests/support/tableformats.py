@@ -36,7 +36,10 @@ def iceberg_target(
 ) -> IcebergTarget:
     """A follower's target there."""
     properties = catalog_properties(root)
-    return IcebergTarget(ICEBERG_TABLE, properties, body_columns, store_id, 0.0, form)
+    return IcebergTarget(
+        ICEBERG_TABLE, properties, body_columns=body_columns, store_id=store_id,
+        interval_seconds=0.0, form=form,
+    )  # fmt: skip
 
 
 def iceberg_catalog(root: Path) -> Catalog:
@@ -66,7 +69,9 @@ def delta_target(
     form: RowForm = DEFAULT_FORM,
 ) -> DeltaTarget:
     """A follower's target, whose table is the directory."""
-    return DeltaTarget(str(root), body_columns, store_id, 0.0, form)
+    return DeltaTarget(
+        str(root), body_columns=body_columns, store_id=store_id, interval_seconds=0.0, form=form
+    )
 
 
 @dataclass(frozen=True)
