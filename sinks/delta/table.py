@@ -14,9 +14,9 @@ Columns besides those of every table (``sinks.tables.tablerows``):
 | fullTopic | string | the topic's name if it cannot name a partition, else null |
 
 They are the same in every layout. A damaged or lost range is in the partition without topic and
-date. If a topic's name is too long
-for a directory, its topic column has the beginning and a digest. An empty name has null there,
-because Delta reads an empty partition value as null. In both cases fullTopic has the name.
+date. If a topic's name is too long for a directory, its topic column has the beginning and a
+digest. An empty name has null there, because Delta reads an empty partition value as null. In both
+cases fullTopic has the name.
 """
 
 from __future__ import annotations
