@@ -64,6 +64,9 @@ def resolve_start(options: SourceOptions, settings: StoreSettings, log: CommitLo
         return end
     if start == RESUME:
         return min(_smallest_max_physic_offset(settings, log), end)
+    if options["mode"] == "runs" and start < log.min_offset:
+        # a record began there when the run did, and the broker has removed its file since
+        return int(start)
     return _record_start("startingOffsets", start, log, end)
 
 
