@@ -114,7 +114,9 @@ def _columns(part: str) -> tuple[str, ...]:
 
 def _values(rows: pa.RecordBatch, column: str) -> pa.Array:
     if column == _HOUR:
-        return pc.hour(rows.column("storeTimestamp")).cast(pa.int32())
+        # without its zone, whose rules a machine may lack
+        times = rows.column("storeTimestamp").cast(pa.timestamp("us"))
+        return pc.hour(times).cast(pa.int32())
     found = _MODULO.match(column)
     assert found is not None
     queue_ids = rows.column("queueId")
