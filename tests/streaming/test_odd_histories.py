@@ -11,6 +11,8 @@ from reput.store.errors import StoreError
 from reput.store.files import WATERMARK_FILE
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.sparkless import running
+from tests.support.derived_output import DerivedOutput
+from tests.support.golden import tree
 from tests.support.small_store import SmallStore
 from tests.support.wire import PlainLog
 
@@ -141,3 +143,33 @@ def test_an_index_outlives_its_messages(tmp_path: Path, messages: int) -> None:
     assert store.output.index() == before
     store.output.start()
     store.check(front=FILE_SIZE, gone=[(end, FILE_SIZE)])
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_queue_that_began_anew_with_a_lost_message(tmp_path: Path, is_seen: bool) -> None:
+    """Retention has taken the queue's messages 0 to 3, and message 6 begins it anew. Then the log
+    loses that one, and message 4 comes, after a start has seen the cut or before. The earlier units
+    do not come back: the queue is that of a fresh output."""
+    store = SmallStore(tmp_path, log_of([100] * 4))
+    removed_end = store.plain.end
+    append(store.plain, 0, 1500, queue_id=1)
+    grown(store, 0)
+    store.output.start()
+    end = store.end
+    grown(store, 6, 100)
+    retire(store)
+    store.output.start()
+    store.plain.cut(end)
+    if is_seen:
+        grown(store, 4)
+        retire(store)
+        store.output.start()
+    grown(store, 4, 50)
+    retire(store)
+    store.output.start()
+    store.check(front=FILE_SIZE, emptied={("Topic", 0): removed_end})
+    fresh = DerivedOutput(store.output.store, tmp_path / "fresh")
+    fresh.start()
+    queues = (output.root / "consumequeue" / "Topic" / "0" for output in (store.output, fresh))
+    found, wanted = map(tree, queues)
+    assert found == wanted

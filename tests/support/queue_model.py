@@ -3,11 +3,13 @@
 What the writer's files are compared with, byte for byte. ``blank_gaps`` is a rule that is
 not RocketMQ's: gaps are filled with pre-blank units, so that positions stay queue offsets. The
 other is what a broker does by removing queues: one of which the log has lost every message begins
-anew with a message that does not go on where it ended.
+anew with a message that does not go on where it ended. If the log then loses that message, too,
+nothing brings the earlier units back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tests.support.wire import PRE_BLANK, UNIT, file_name
@@ -28,6 +30,10 @@ class ModelQueue:
     """Physical offsets of messages that RocketMQ drops (step d)."""
     gaps: list[int] = field(default_factory=list)
     """Physical offsets of messages before which queue offsets jump."""
+    emptied_at: int | None = None
+    """End of the last message whose unit was removed, for a message that is not in the log."""
+    begun: tuple[int, int] | None = None
+    """The queue began anew: the end of the last removed message, the first one's offset."""
 
     def put(
         self, offset: int, size: int, tags_code: int, queue_offset: int, log_min: int = 0
@@ -36,8 +42,11 @@ class ModelQueue:
         expect = queue_offset * 20
         if offset + size <= self.max_physic_offset:
             return
+        if self.files and self.max_physic_offset == self.emptied_at:
+            self.files, self.wrote = {}, 0
         if self.files and self.max_physic_offset <= log_min and expect != self._current():
             self.files, self.wrote = {}, 0
+            self.begun = self.max_physic_offset, offset
         if not self.files:
             self.files[expect - expect % self.file_size] = bytearray(self.file_size)
             for _ in range(expect % self.file_size // 20):
@@ -68,9 +77,17 @@ class ModelQueue:
 class ModelQueues:
     """All queues of an output."""
 
-    def __init__(self, file_size: int, *, blank_gaps: bool = False) -> None:
+    def __init__(
+        self,
+        file_size: int,
+        *,
+        blank_gaps: bool = False,
+        emptied: Mapping[tuple[str, int], int] | None = None,
+    ) -> None:
+        """``emptied`` has the ``emptied_at`` of queues."""
         self._file_size = file_size
         self._blank_gaps = blank_gaps
+        self._emptied = emptied or {}
         self.queues: dict[tuple[str, int], ModelQueue] = {}
 
     def put(
@@ -84,10 +101,11 @@ class ModelQueues:
         log_min: int = 0,
     ) -> None:
         """One message of the log, in log order; the log begins at ``log_min``."""
-        queue = self.queues.setdefault(
-            (topic, queue_id), ModelQueue(self._file_size, self._blank_gaps)
-        )
-        queue.put(offset, size, tags_code, queue_offset, log_min)
+        key = topic, queue_id
+        if key not in self.queues:
+            emptied_at = self._emptied.get(key)
+            self.queues[key] = ModelQueue(self._file_size, self._blank_gaps, emptied_at=emptied_at)
+        self.queues[key].put(offset, size, tags_code, queue_offset, log_min)
 
     def tree(self) -> dict[str, bytes]:
         """Relative file names and contents below ``consumequeue``."""

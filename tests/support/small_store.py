@@ -33,6 +33,9 @@ Listed = tuple[int, int, str]
 """Physical offset, its end, and the reason."""
 Fronts = Sequence[tuple[int, int]]
 """Physical offset, and where the log began when the messages from there on were dispatched."""
+Emptied = Mapping[tuple[str, int], int]
+"""Topic and queue id, and the end of the last message whose unit was removed for a message that a
+cut has taken since."""
 _MAGIC = re.compile(
     b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (wire.V1_MAGIC, wire.V2_MAGIC))
 )
@@ -97,13 +100,15 @@ class SmallStore:
         front: int = 0,
         gone: Sequence[tuple[int, int]] = (),
         fronts: Fronts = (),
+        emptied: Emptied | None = None,
         is_all: bool = True,
     ) -> Expected:
         """Assert that the output is what the log's bytes stand for up to the watermark, and with
         ``is_all`` that no whole record is left; return that. ``front`` is where the log begins now,
-        ``gone`` was removed before it was dispatched, and ``fronts`` are where it began before."""
+        ``gone`` was removed before it was dispatched, ``fronts`` are where it began before, and
+        ``emptied`` are queues that began anew with messages that were cut."""
         end = self.end
-        expected = expected_of(self.plain, end, gone, fronts)
+        expected = expected_of(self.plain, end, gone, fronts, emptied)
         here, queues = tree(self.output.root / "consumequeue"), expected.queues.tree()
         # a crash may come after a queue was removed, and before it begins anew
         kept = here.keys() | of_messages(queues, front)
@@ -209,11 +214,15 @@ def _dispatched(expected: Expected, found: Record, levels: tuple[int, ...], log_
 
 
 def expected_of(
-    plain: wire.PlainLog, end: int, gone: Sequence[tuple[int, int]] = (), fronts: Fronts = ()
+    plain: wire.PlainLog,
+    end: int,
+    gone: Sequence[tuple[int, int]] = (),
+    fronts: Fronts = (),
+    emptied: Emptied | None = None,
 ) -> Expected:
     """The output of the log's bytes before ``end``, but for ranges that were ``gone``."""
     began = sorted([*fronts, *((high, high) for _, high in gone)])
-    expected, walk = Expected(), PlainWalk(plain)
+    expected, walk = Expected(ModelQueues(QUEUE_FILE_SIZE, emptied=emptied)), PlainWalk(plain)
     items = expected.items = walk.items(plain.start, end)
     sizes = {}
     expected.listed |= {(*lost, "segment_deleted") for lost in gone}

@@ -41,7 +41,7 @@ from tests.support.plain_walk import PlainWalk
 from tests.support.power_cuts import Disk, mount
 from tests.support.queue_units import queue_units
 from tests.support.recorder import Recorder, Tree
-from tests.support.small_store import ENTRIES, SLOTS, expected_of, of_messages
+from tests.support.small_store import ENTRIES, SLOTS, Expected, expected_of, of_messages
 from tests.support.sparkless import HOUR_MS, SparkFiles
 from tests.support.wire import PlainLog
 from tests.torture.cases import Case, Kind
@@ -84,6 +84,9 @@ class DispatcherMachine(LogRules):
         """(position, the log's first byte) of the batches that made the output."""
         self._gone: list[tuple[int, int]] = []
         """Ranges that retention took before they were dispatched."""
+        self._emptied: dict[tuple[str, int], int] = {}
+        """Queues that may have begun anew with a message that was cut, and the end of the last
+        message whose unit was then removed."""
         self._cut_at: int | None = None
         """The lowest end below the watermark to which the log was cut, until a start has healed
         the output and nothing can undo that any more."""
@@ -130,6 +133,9 @@ class DispatcherMachine(LogRules):
 
     def lose(self, end: int) -> None:
         """Nothing is acknowledged until the next start tells everybody of the cut."""
+        for key, queue in self._expected(min(self._seen, self.plain.end)).queues.queues.items():
+            if queue.begun is not None and queue.begun[1] >= end:
+                self._emptied[key] = queue.begun[0]
         self.spoil(end, self._seen)
         if end < (self._mark or 0):
             self._cut_at = end if self._cut_at is None else min(end, self._cut_at)
@@ -142,6 +148,9 @@ class DispatcherMachine(LogRules):
         were shown may bring them back to the watermark: its last record may be another one."""
         if start < self._shown:
             self._shown = -1
+            # another crash before the next start must not find it again
+            notes = self._recorder.notes
+            notes[:] = [note for note in notes if note[1] != VISIBLE]
         if self._running is not None and start < self._seen:
             self._changed.append((start, end))
 
@@ -187,8 +196,20 @@ class DispatcherMachine(LogRules):
         self._gone = [lost for lost in self._gone if (*lost, "segment_deleted") in listed]
         self.store.check(
             verify=is_all, front=self.first, gone=self._gone, fronts=self._fronts,
-            is_all=is_all,
+            emptied=self._emptied_here(), is_all=is_all,
         )  # fmt: skip
+
+    def _expected(self, end: int) -> Expected:
+        return expected_of(self.plain, end, self._gone, self._fronts, self._emptied_here())
+
+    def _emptied_here(self) -> dict[tuple[str, int], int]:
+        """Those of the queues that have begun anew: a crash may have undone it before the cut."""
+        kept = {
+            key
+            for unit in queue_units(self._root)
+            if unit.offset < self._emptied.get(key := (unit.topic, unit.queue_id), 0)
+        }
+        return {key: end for key, end in self._emptied.items() if key not in kept}
 
     @precondition(lambda self: self._running is None)
     @rule()
@@ -388,7 +409,7 @@ class DispatcherMachine(LogRules):
         log has nothing are removed before it begins anew."""
         here = tree(self._root / "consumequeue")
         self._gone = [lost for lost in self._gone if lost[1] <= (mark or 0)]
-        expected = expected_of(self.plain, mark or 0, self._gone, self._fronts)
+        expected = self._expected(mark or 0)
         for name, data in of_messages(expected.queues.tree(), self.first).items():
             units = data.rstrip(b"\0")
             assert here.get(name, b"")[: len(units)] == units, f"{name} lacks units"

@@ -195,10 +195,10 @@ class LogRules(RuleBasedStateMachine):
             end = bad.start if bad.end >= end else end
         if not self.may_lose(end):
             return
+        self.lose(end)
         self.torn = None
         self.plain.cut(end)
         self._queues = {at: queue for at, queue in self._queues.items() if at < end}
-        self.lose(end)
         self._write()
 
     def may_lose(self, end: int) -> bool:
@@ -318,7 +318,7 @@ def polled(tail: LogTail, start: int) -> int:
 
 
 @contextmanager
-def _without_waits() -> Iterator[None]:
+def without_waits() -> Iterator[None]:
     with one_after_another() as patch:
         patch.setattr(logtail, "time", Clock())
         yield
@@ -336,7 +336,7 @@ def run_machine(machine: type[LogRules], case: Case) -> str:
         report_multiple_bugs=False,
         phases=PHASES, suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    with _without_waits():
+    with without_waits():
         seeded = hypothesis.seed(case.rng().getrandbits(64))(Placed)
         run_state_machine_as_test(seeded, settings=settings)
     return f"{EXAMPLES} histories"

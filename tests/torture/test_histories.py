@@ -1,0 +1,64 @@
+"""Histories of the dispatcher machine in which its model once asked for what nobody could give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reput.streaming import commit
+from tests.torture.dispatchermachine import DispatcherMachine
+from tests.torture.logmachine import without_waits
+
+Step = tuple[str, dict[str, object]]
+CUT_AFTER_A_BEGIN: list[Step] = [
+    ("begin", {"start": 0, "seed": 6293}),
+    ("append", {"count": 1, "seed": 1}),
+    ("append", {"count": 4, "seed": 1153122}),
+    ("start", {}),
+    ("dispatch", {"share": 100}),
+    ("stop", {}),
+    ("append", {"count": 7, "seed": 5892}),
+    ("retire", {}),
+    ("start", {}),
+    ("dispatch", {"share": 40}),
+    ("cut", {"lost": 4, "is_blank_kept": True}),
+    ("append", {"count": 4, "seed": 4195388387}),
+]
+"""A queue begins anew with a message that the log then loses, and the next message has the queue
+offset of the units that were removed."""
+TWO_CRASHES_AROUND_A_CUT: list[Step] = [
+    ("begin", {"start": 0, "seed": 6293}),
+    ("append", {"count": 8, "seed": 533161}),
+    ("start", {}),
+    ("dispatch", {"share": 9}),
+    ("dispatch", {"share": 80}),
+    ("crash", {"share": 30, "is_kill": True, "seed": 0}),
+    ("cut", {"lost": 7, "is_blank_kept": True}),
+    ("crash", {"share": 0, "is_kill": True, "seed": 0}),
+]
+"""The log is cut before the end that readers were shown, and a second kill comes before a start."""
+
+
+@pytest.mark.parametrize(
+    "steps", [CUT_AFTER_A_BEGIN, TWO_CRASHES_AROUND_A_CUT], ids=["cut", "crashes"]
+)
+def test_the_model_is_the_output(
+    ram_path: Path, steps: list[Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step checks itself, and ``finish`` the whole."""
+    monkeypatch.setattr(commit, "STORE_CHECKPOINT_SECONDS", 0.0)
+
+    class Placed(DispatcherMachine):
+        """The machine in its directory."""
+
+        directory = ram_path / "case"
+
+    with without_waits():
+        machine = Placed()
+        try:
+            for name, chosen in steps:
+                getattr(machine, name)(**chosen)
+            machine.finish()
+        finally:
+            machine.close()
