@@ -30,10 +30,10 @@ class ModelQueue:
     """Physical offsets of messages that RocketMQ drops (step d)."""
     gaps: list[int] = field(default_factory=list)
     """Physical offsets of messages before which queue offsets jump."""
-    emptied_at: int | None = None
-    """End of the last message whose unit was removed, for a message that is not in the log."""
-    begun: tuple[int, int] | None = None
-    """The queue began anew: the end of the last removed message, the first one's offset."""
+    emptied_at: int = 0
+    """Physical offset before which all units were removed, for a message that the log has lost."""
+    begun_at: int = -1
+    """Physical offset of the last message with which the queue began anew."""
 
     def put(
         self, offset: int, size: int, tags_code: int, queue_offset: int, log_min: int = 0
@@ -42,11 +42,11 @@ class ModelQueue:
         expect = queue_offset * 20
         if offset + size <= self.max_physic_offset:
             return
-        if self.files and self.max_physic_offset == self.emptied_at:
+        if self.max_physic_offset <= self.emptied_at <= offset:
             self.files, self.wrote = {}, 0
         if self.files and self.max_physic_offset <= log_min and expect != self._current():
             self.files, self.wrote = {}, 0
-            self.begun = self.max_physic_offset, offset
+            self.begun_at = offset
         if not self.files:
             self.files[expect - expect % self.file_size] = bytearray(self.file_size)
             for _ in range(expect % self.file_size // 20):
@@ -103,7 +103,7 @@ class ModelQueues:
         """One message of the log, in log order; the log begins at ``log_min``."""
         key = topic, queue_id
         if key not in self.queues:
-            emptied_at = self._emptied.get(key)
+            emptied_at = self._emptied.get(key, 0)
             self.queues[key] = ModelQueue(self._file_size, self._blank_gaps, emptied_at=emptied_at)
         self.queues[key].put(offset, size, tags_code, queue_offset, log_min)
 

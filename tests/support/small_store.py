@@ -34,8 +34,8 @@ Listed = tuple[int, int, str]
 Fronts = Sequence[tuple[int, int]]
 """Physical offset, and where the log began when the messages from there on were dispatched."""
 Emptied = Mapping[tuple[str, int], int]
-"""Topic and queue id, and the end of the last message whose unit was removed for a message that a
-cut has taken since."""
+"""Topic and queue id, and the physical offset before which all units were removed for a message
+that a cut has taken since."""
 _MAGIC = re.compile(
     b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (wire.V1_MAGIC, wire.V2_MAGIC))
 )

@@ -85,8 +85,7 @@ class DispatcherMachine(LogRules):
         self._gone: list[tuple[int, int]] = []
         """Ranges that retention took before they were dispatched."""
         self._emptied: dict[tuple[str, int], int] = {}
-        """Queues that may have begun anew with a message that was cut, and the end of the last
-        message whose unit was then removed."""
+        """Queues that may have begun anew with a message that was cut, and where the cut was."""
         self._cut_at: int | None = None
         """The lowest end below the watermark to which the log was cut, until a start has healed
         the output and nothing can undo that any more."""
@@ -133,9 +132,10 @@ class DispatcherMachine(LogRules):
 
     def lose(self, end: int) -> None:
         """Nothing is acknowledged until the next start tells everybody of the cut."""
-        for key, queue in self._expected(min(self._seen, self.plain.end)).queues.queues.items():
-            if queue.begun is not None and queue.begun[1] >= end:
-                self._emptied[key] = queue.begun[0]
+        queues = self._expected(min(self._seen, self.plain.end)).queues.queues
+        begun = [key for key, queue in queues.items() if queue.begun_at >= end]
+        self._emptied = {key: min(at, end) for key, at in self._emptied.items()}
+        self._emptied.update(dict.fromkeys(begun, end))
         self.spoil(end, self._seen)
         if end < (self._mark or 0):
             self._cut_at = end if self._cut_at is None else min(end, self._cut_at)
