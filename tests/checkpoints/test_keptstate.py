@@ -6,6 +6,8 @@ from pathlib import Path
 
 from reput.checkpoints.keptstate import drop_kept, keep_state, list_kept
 from tests.support.golden import tree
+from tests.support.power_cuts import Disk
+from tests.support.recorder import Recorder
 
 
 def test_directories_of_other_names_stay(tmp_path: Path) -> None:
@@ -29,3 +31,25 @@ def test_directories_of_other_names_stay(tmp_path: Path) -> None:
     assert {path.split("/")[0] for path in tree(state)} == {
         "watermark", *(other.name for other in others),
     }  # fmt: skip
+
+
+def test_a_copy_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
+    """A power cut at any moment leaves all of a copy, or none under its name."""
+    output = tmp_path / "output"
+    state, spark = output / "reput", output / "reput" / "spark"
+    for path in (state / "watermark", state / "followers" / "table.json", spark / "offsets" / "3"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(path.name.encode())
+    with Recorder(output) as recorder:
+        kept = keep_state(output, spark, 200, 100)
+    name = str(kept.relative_to(output))
+    wanted = {f"{name}/{path}": data for path, data in tree(kept).items()}
+    assert len(wanted) == 4
+    for count in range(len(recorder.operations) + 1):
+        for image in Disk.after(recorder, count).chosen_images():
+            files = {
+                path: data
+                for path, data in image.tree.items()
+                if path.startswith(f"{name}/") and data is not None
+            }
+            assert name not in image.tree or files == wanted

@@ -242,6 +242,26 @@ def test_messages_by_key_and_by_position(tmp_path: Path) -> None:
         assert client.ask(QUERY_MESSAGE, {**fields, "key": "no such key"}).code == NOT_FOUND
 
 
+def test_a_message_beyond_the_limit_of_an_answer_comes_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer has at least one of the messages with a key, and ends at the limit."""
+    monkeypatch.setattr("reput.serving.queries.MAX_BODY_BYTES", 1000)
+    small = SmallStore(tmp_path / "store")
+    found = [small.append(body=bytes(size)) for size in (2000, 10, 10, 2000, 10)]
+    stored = dict(read_log(small.write() / "commitlog"))
+    small.write_index([("Topic#k", at) for at in found])
+    fields: dict[str, object] = {
+        "topic": "Topic", "key": "k", "maxNum": 64, "beginTimestamp": 0,
+        "endTimestamp": (1 << 63) - 1,
+    }  # fmt: skip
+    with served(small.root) as port, Client(port) as client:
+        answer = client.ask(QUERY_MESSAGE, fields)
+        assert (answer.code, answer.body) == (0, stored[found[0]])
+        answer = client.ask(QUERY_MESSAGE, {**fields, "maxNum": 3})
+        assert (answer.code, answer.body) == (0, stored[found[2]])
+
+
 def test_units_and_statistics(port: int) -> None:
     """Offsets of one queue, and of every group."""
     question: dict[str, object] = {"topic": "Topic", "queueId": 1, "index": 3, "count": 2}

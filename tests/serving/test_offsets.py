@@ -200,6 +200,15 @@ def test_questions_about_queues(store: Path) -> None:
         assert client.ask(206).json["topicList"] == ["%RETRY%group", "%RETRY%member", "Topic"]
 
 
+def test_a_queue_beyond_one_without_messages_is_reached(tmp_path: Path) -> None:
+    """Clients pull the queues 0 to readQueueNums - 1."""
+    small = SmallStore(tmp_path / "store")
+    small.append(queue_id=3)
+    with served(small.write()) as port, Client(port) as client:
+        assert client.ask(CONFIG, {"topic": "Topic", "lo": "true"}).json["readQueueNums"] == 4
+        assert client.ask(MAX, place(3)).ext == {"offset": "1"}
+
+
 def test_offsets_are_taken_over_and_kept(store: Path, output: Path) -> None:
     """They are read from the store's file once, and then kept in the output's, which a broker can
     read."""
@@ -375,6 +384,26 @@ def test_a_flood_of_groups_is_refused(
         assert client.ask(CLONE, names).code == 2
     assert set(read_committed(store) or {}) == {TopicGroup("Topic", name) for name in "ab"}
     assert caplog.text.count("there are offsets of 2 pairs") == 1
+
+
+def test_offsets_that_find_no_room_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group is given another one's offsets in two topics, and there is room in one of them."""
+    monkeypatch.setattr(offsets, "MAX_TOPIC_GROUPS", 3)
+    small = SmallStore(tmp_path / "store")
+    small.append()
+    root = small.write()
+    shutil.copytree(root / "consumequeue" / "Topic", root / "consumequeue" / "Zoo")
+    with served(root) as port, Client(port) as client:
+        for name, topic, offset in (("a", "Topic", 3), ("a", "Zoo", 4), ("b", "Topic", 1)):
+            commit = place(consumerGroup=name, topic=topic, commitOffset=offset)
+            assert client.ask(UPDATE, commit).code == 0
+        names = {"srcGroup": "a", "destGroup": "b", "topic": "", "offline": "true"}
+        assert client.ask(CLONE, names).code == 2
+    committed = read_committed(root) or {}
+    assert committed[KEY._replace(group="b")] == {0: 1}
+    assert len(committed) == 3
 
 
 def check_kills(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -30,8 +31,13 @@ from reput.store.runs.scan import assemble, scan_in_one_piece
 from reput.store.runs.spool import close_spool, open_spool, take_part, write_part
 from reput.store.state.logoffset import offset_json
 from reput.streaming import parts
+from reput.streaming.config import DispatcherConfig
+from reput.streaming.foreachbatch import BatchFunction
 from reput.streaming.parts import Parts, joined
+from reput.streaming.progress import Progress
+from reput.streaming.sparkless import running
 from tests.store.runs.test_assemble import check_whole
+from tests.support.small_store import SmallStore
 from tests.support.wire import PlainLog
 
 LONGEST_SECONDS = 60.0
@@ -189,6 +195,46 @@ def test_a_part_of_the_next_batch_is_left_there(batch: Batch, seed: int) -> None
     (commit,) = following.commits()
     assert (commit.start, commit.end) == (middle, batch.plain.end)
     assert batch.scanned == []
+
+
+def test_a_lost_part_is_scanned_up_to_the_end_of_its_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond that end the log is the next batch's, and may be written while it is read."""
+    plain = PlainLog(4096)
+    for number in range(3):
+        plain.append(queue_offset=number)
+    store, end = SmallStore(tmp_path, plain), plain.spans[1][1]
+    whole = ScannedRange(0, end, end, 0, -1, SETTINGS, 0)
+    monkeypatch.setattr(BatchFunction, "_collect", lambda *_: [whole])
+    frame: Any = None
+    with running(DispatcherConfig(store.output.store, store.output.root)) as run:
+        spool, progress = open_spool(tmp_path / "spool", tmp_path), Progress(0, 0)
+        batches = BatchFunction(spool, 0, run.start.indexes, run.log, run.committer, progress)
+        batches(frame, 0)
+        batches.commits.wait()
+        batches.close()
+    assert progress.position == end
+    store.check(is_all=False)
+
+
+def test_joined_parts_have_the_last_record_of_all(batch: Batch) -> None:
+    """The last of them may hold a BLANK alone."""
+    first, last = [span for span in batch.plain.spans if span[1] <= 4096][-2:]
+    ranges_of_parts = [first, last, (last[1], 4096)]
+    found = [
+        scan_in_one_piece(
+            batch.log,
+            start,
+            end,
+            delay_levels_ms=DEFAULT_DELAY_LEVELS_MS,
+            verify_crc=False,
+            extras=WANTED,
+        )
+        for start, end in ranges_of_parts
+    ]
+    assert joined([part for part in found if part]).last_record_offset == last[0]
+    assert len([part for part in found if part]) == 3
 
 
 @pytest.fixture

@@ -348,3 +348,32 @@ def test_a_topic_that_a_broker_has_deleted_is_not_missed(
         return
     with pytest.raises(StoreError, match="topic Orders queue 0"):
         output.start()
+
+
+def test_the_queue_of_the_last_message_is_missed(place: Place) -> None:
+    """Its entry ends right at the watermark."""
+    place.log.plain.append(topic=b"Last", queue_id=0, queue_offset=0, body=b"")
+    place.log.write()
+    place.dispatch()
+    place.dispatch()
+    shutil.rmtree(place.output.root / "consumequeue" / "Last")
+    with pytest.raises(StoreError, match="topic Last queue 0"):
+        place.dispatch()
+
+
+def test_a_record_beyond_the_watermark_does_not_count(place: Place) -> None:
+    """The newest slot of the watermark rots, and a start whose run was cut short clears what is
+    beyond the older one: the next start misses nothing."""
+    path = place.output.state / "watermark"
+    before = path.read_bytes()
+    place.log.grow(20)
+    place.dispatch()
+    recorded = read_ends(place.output.state)
+    path.write_bytes(before)
+    (place.output.state / "abort").touch()
+    config = DispatcherConfig(place.output.store, place.output.root, once=True)
+    with running(config) as run:
+        assert recorded is not None
+        assert recorded.end_offset > run.position
+    place.dispatch()
+    place.check()
