@@ -138,6 +138,22 @@ def test_a_blank_forged_in_a_body_ends_no_file(tmp_path: Path, length: int) -> N
     log.close()
 
 
+def test_the_first_of_several_blanks_ends_the_file(tmp_path: Path, window_size: int) -> None:
+    """After damage, where no record follows: the others are in a body, or what is left of it."""
+    plain = wire.PlainLog(FILE_SIZE)
+    plain.append(body=b"sound")
+    victim = plain.append(body=bytes(1000))
+    for at in (victim + 200, victim + 500, victim + 900):
+        plain.put(at, struct.pack(">iI", FILE_SIZE - at, wire.BLANK_MAGIC))
+    plain.put(victim, bytes(4))
+    plain.append(body=bytes(1000))
+    log = CommitLog([plain.write(tmp_path / "commitlog")])
+    found = found_items(log, 0, plain.end)
+    assert found == PlainWalk(plain).items(0, plain.end)
+    assert [(bad.start, bad.end) for bad in found.bad] == [(victim, victim + 200)]
+    log.close()
+
+
 def test_a_forged_record_is_not_taken_before_an_undispatchable_one(tmp_path: Path) -> None:
     """A record whose DELAY is no number is a boundary like any other whole record."""
     plain = wire.PlainLog(FILE_SIZE)
