@@ -138,7 +138,8 @@ def test_a_blank_forged_in_a_body_ends_no_file(tmp_path: Path, length: int) -> N
     log.close()
 
 
-def test_the_first_of_several_blanks_ends_the_file(tmp_path: Path, window_size: int) -> None:
+@pytest.mark.usefixtures("window_size")
+def test_the_first_of_several_blanks_ends_the_file(tmp_path: Path) -> None:
     """After damage, where no record follows: the others are in a body, or what is left of it."""
     plain = wire.PlainLog(FILE_SIZE)
     plain.append(body=b"sound")
