@@ -38,10 +38,24 @@ TWO_CRASHES_AROUND_A_CUT: list[Step] = [
     ("crash", {"share": 0, "is_kill": True, "seed": 0}),
 ]
 """The log is cut before the end that readers were shown, and a second kill comes before a start."""
+LAST_RECORD_WAITS: list[Step] = [
+    ("begin", {"start": 14336, "seed": 1200}),
+    ("roll", {"seed": 2728866410}),
+    ("damage", {"name": "flip", "seed": 360}),
+    ("retire", {}),
+    ("start", {}),
+    ("append", {"count": 1, "seed": 77}),
+    ("dispatch", {"share": 1}),
+    ("cut", {"lost": 1, "is_blank_kept": False}),
+]
+"""The log is cut right at the watermark, and the CRC of its last record's body is wrong: that one
+waits for a successor again, and no other record has a unit."""
 
 
 @pytest.mark.parametrize(
-    "steps", [CUT_AFTER_A_BEGIN, TWO_CRASHES_AROUND_A_CUT], ids=["cut", "crashes"]
+    "steps",
+    [CUT_AFTER_A_BEGIN, TWO_CRASHES_AROUND_A_CUT, LAST_RECORD_WAITS],
+    ids=["cut", "crashes", "wrong CRC"],
 )
 def test_the_model_is_the_output(
     ram_path: Path, steps: list[Step], monkeypatch: pytest.MonkeyPatch
