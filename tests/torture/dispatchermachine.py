@@ -203,7 +203,7 @@ class DispatcherMachine(LogRules):
         return expected_of(self.plain, end, self._gone, self._fronts, self._emptied_here())
 
     def _emptied_here(self) -> dict[tuple[str, int], int]:
-        """Those of the queues that have begun anew: a crash may have undone it before the cut."""
+        """The emptied queues that have begun anew; a crash may have undone it before the cut."""
         kept = {
             key
             for unit in queue_units(self._root)
