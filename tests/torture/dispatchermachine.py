@@ -203,7 +203,7 @@ class DispatcherMachine(LogRules):
         return expected_of(self.plain, end, self._gone, self._fronts, self._emptied_here())
 
     def _emptied_here(self) -> dict[tuple[str, int], int]:
-        """The emptied queues that have begun anew; a crash may have undone it before the cut."""
+        """Return the queues that have begun anew: a crash may have undone it before the cut."""
         kept = {
             key
             for unit in queue_units(self._root)
@@ -369,9 +369,9 @@ class DispatcherMachine(LogRules):
         self._came_back(self._recorder.rewind(count), None if is_kill else random.Random(seed))
         mark = self._mark
         assert told <= (-1 if mark is None else mark), "acknowledged, and not on the disk"
+        self._shown = int(str(shown[-1])) if shown else -1
         if not self._is_cut:
             self._check_below(mark)
-        self._shown = int(str(shown[-1])) if shown else -1
         self._check_shown()
 
     def _came_back(self, everything: Tree, rng: random.Random | None) -> None:
@@ -410,7 +410,7 @@ class DispatcherMachine(LogRules):
         """Readers trust the units below the watermark, at any time; those of a queue of which the
         log has nothing are removed before it begins anew."""
         here = tree(self._root / "consumequeue")
-        self._gone = [lost for lost in self._gone if lost[1] <= (mark or 0)]
+        self._gone = [lost for lost in self._gone if lost[1] <= max(mark or 0, self._shown)]
         expected = self._expected(mark or 0)
         for name, data in of_messages(expected.queues.tree(), self.first).items():
             units = data.rstrip(b"\0")
