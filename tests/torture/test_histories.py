@@ -50,12 +50,26 @@ LAST_RECORD_WAITS: list[Step] = [
 ]
 """The log is cut right at the watermark, and the CRC of its last record's body is wrong: that one
 waits for a successor again, and no other record has a unit."""
+KILLED_AFTER_A_LOST_RANGE: list[Step] = [
+    ("begin", {"start": 14336, "seed": 745}),
+    ("roll", {"seed": 5134}),
+    ("start", {}),
+    ("roll", {"seed": 1228}),
+    ("dispatch", {"share": 1}),
+    ("roll", {"seed": 25}),
+    ("retire", {}),
+    ("roll", {"seed": 1576}),
+    ("dispatch", {"share": 34}),
+    ("crash", {"share": 48, "is_kill": True, "seed": 303}),
+]
+"""Retention takes a range, and a kill comes once readers see what follows that range, but before
+the watermark has passed it."""
 
 
 @pytest.mark.parametrize(
     "steps",
-    [CUT_AFTER_A_BEGIN, TWO_CRASHES_AROUND_A_CUT, LAST_RECORD_WAITS],
-    ids=["cut", "crashes", "wrong CRC"],
+    [CUT_AFTER_A_BEGIN, TWO_CRASHES_AROUND_A_CUT, LAST_RECORD_WAITS, KILLED_AFTER_A_LOST_RANGE],
+    ids=["cut", "crashes", "wrong CRC", "lost range"],
 )
 def test_the_model_is_the_output(
     ram_path: Path, steps: list[Step], monkeypatch: pytest.MonkeyPatch
