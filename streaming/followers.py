@@ -300,7 +300,7 @@ class _FollowerThread(threading.Thread):
         """Record that the target is at ``position``."""
         if self.state.error is not None:
             logger.info("follower %s: works again at %d", self.state.name, position)
-        counted = self._follower.counts()
+        counted, before = self._follower.counts(), self._counts_before
         with self._signals.changed:
             self.position, self.attempts = position, 0
             self.state = replace(
@@ -309,7 +309,10 @@ class _FollowerThread(threading.Thread):
                 rows=self.state.rows + tally.rows,
                 lost_bytes=self.state.lost_bytes + tally.lost_bytes,
                 internal_left_out=self.state.internal_left_out + tally.internal_left_out,
-                counts={k: n + self._counts_before.get(k, 0) for k, n in counted.items()},
+                counts={
+                    kind: counted.get(kind, 0) + before.get(kind, 0)
+                    for kind in {**before, **counted}
+                },
                 error=None,
                 failing_since=None,
             )

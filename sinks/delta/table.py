@@ -37,9 +37,10 @@ from reput.sinks.delta.localtable import TRANSACTIONS_MARK, LocalTable
 from reput.sinks.delta.restores import CUT_MARK, POSITION_MARK, STORE_MARK, position_of_rows
 from reput.sinks.tables.follower import Mark, TableStore, TableWriter
 from reput.sinks.tables.layout import DELTA_LAYOUT, Layout
-from reput.sinks.tables.tablerows import VARIED_COLUMNS
+from reput.sinks.tables.tablerows import OWN_COLUMN, VARIED_COLUMNS
 from reput.sinks.tables.target import TableTarget
 from reput.sinks.tables.upkeep import TableUpkeep
+from reput.store.errors import UsageError
 from reput.store.rows.rowform import RowForm
 from reput.store.rows.rowschema import ROWS_SCHEMA
 
@@ -120,8 +121,8 @@ class DeltaWriter:
         self._table: DeltaTable | None = None
 
     def load(self) -> Mark | None:
-        """Read the newest version. Raises StoreError for a torn one, UsageError for partitions of
-        others, and as ``position_of_rows``."""
+        """Read the newest version. Raises StoreError for a torn one, UsageError for partitions and
+        columns of others that need a value, and as ``position_of_rows``."""
         from deltalake import DeltaTable  # noqa: PLC0415
         from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
 
@@ -133,7 +134,19 @@ class DeltaWriter:
             self._table, self._layout = None, DeltaLayout.of_new_table(self._new_layout)
             return None
         self._layout = DeltaLayout.of_table(self._table, _PASSWORD.sub("//", self._url))
+        self._check_columns(self._table)
         return Mark(position_of_rows(self._table, self._app_id), self._kept_form())
+
+    def _check_columns(self, table: DeltaTable) -> None:
+        own = (field.name for field in (*_OWN, *self._layout.fields))
+        ours = {*ROWS_SCHEMA.names, OWN_COLUMN, *own}
+        for field in table.schema().fields:
+            if not field.nullable and field.name not in ours:
+                raise UsageError(
+                    f"the table {_PASSWORD.sub('//', self._url)} has the column {field.name}, "
+                    "which must not be null and is not ours: give another one, or one that does "
+                    "not exist yet"
+                )
 
     def schema(self) -> pa.Schema | None:
         """As Arrow's."""

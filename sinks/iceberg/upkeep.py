@@ -23,7 +23,13 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import DataFile, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    ManifestContent,
+    ManifestEntryStatus,
+    ManifestFile,
+)
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -73,6 +79,11 @@ class IcebergUpkeep:
                 raise UsageError(
                     f"the table {self._name} has not the columns and partitions that reput writes: "
                     "compact it by the program that fills it"
+                )
+            if _has_equality_deletes(table):
+                raise UsageError(
+                    f"the table {self._name} has equality deletes, which pyiceberg cannot read: "
+                    "compact it by the program that made them"
                 )
             own_bytes = int(table.properties.get(TARGET_FILE_SIZE, TARGET_FILE_BYTES))
             groups = _groups(table, target_bytes or own_bytes)
@@ -153,6 +164,16 @@ class IcebergUpkeep:
 
 def _has_our_columns(table: Table) -> bool:
     return {*ROWS_SCHEMA.names, OWN_COLUMN} <= set(table.schema().column_names)
+
+
+def _has_equality_deletes(table: Table) -> bool:
+    snapshot = table.current_snapshot()
+    return snapshot is not None and any(
+        entry.data_file.content == DataFileContent.EQUALITY_DELETES
+        for manifest in snapshot.manifests(table.io)
+        if manifest.content == ManifestContent.DELETES
+        for entry in manifest.fetch_manifest_entry(table.io)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ def _check_type(name: str, kept: pa.DataType, wanted: pa.DataType) -> None:
     elif _plain(kept) != _plain(wanted):
         raise UsageError(
             f"the column {name} is of type {_plain(kept)} in the table, and declared with "
-            f"{wanted}: a type cannot change; declare it as before, or give it another name"
+            f"{wanted}: a type cannot change; declare it as before, or begin another table"
         )
 
 
@@ -148,8 +148,9 @@ def _made(
 def _stop(rows: pa.RecordBatch, bad: BadRecord) -> StoreError:
     topic, offset = (rows.column(name)[bad.row].as_py() for name in ("topic", "physicalOffset"))
     return StoreError(
-        f"a body of topic {topic!r} does not fit its declaration: {bad.reason}; mend the "
-        "declaration, or choose another on-bad-record, and the table goes on",
+        f"a body of topic {topic!r} at physical offset {offset} does not fit its declaration: "
+        f"{bad.reason}; mend the declaration, or choose another on-bad-record, and the table goes "
+        "on",
         physical_offset=offset,
     )
 

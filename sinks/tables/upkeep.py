@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,19 +67,29 @@ class RegularUpkeep:
         the rows are there; raises SyncError, which ends all writes to a local table."""
         if time.monotonic() < self._due:
             return
+        with self._failures_logged("compaction"):
+            done = self._table.compact()
+            logger.info(
+                "follower %s: %d files compacted to %d",
+                self._name, done.replaced_files, done.new_files,
+            )  # fmt: skip
+        # also of a table that cannot be compacted, which grows all the more
+        with self._failures_logged("expiry"):
+            gone = self._table.expire()
+            logger.info(
+                "follower %s: %d old versions and %d files removed",
+                self._name, gone.versions, gone.files,
+            )  # fmt: skip
+        self._due = time.monotonic() + self._interval
+
+    @contextmanager
+    def _failures_logged(self, act: str) -> Iterator[None]:
         try:
-            compaction, expiry = self._table.compact(), self._table.expire()
+            yield
         except SyncError:
             raise
         except Exception as error:
             logger.warning(
-                "follower %s: compaction failed, and is tried again in %d s: %s",
-                self._name, self._interval, error,
+                "follower %s: %s failed, and is tried again in %d s: %s",
+                self._name, act, self._interval, error,
             )  # fmt: skip
-        else:
-            logger.info(
-                "follower %s: %d files compacted to %d, %d old versions and %d files removed",
-                self._name, compaction.replaced_files, compaction.new_files, expiry.versions,
-                expiry.files,
-            )  # fmt: skip
-        self._due = time.monotonic() + self._interval

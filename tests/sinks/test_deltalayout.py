@@ -273,6 +273,17 @@ def test_partitions_without_a_value_are_refused(
     fill(source, table.with_name("another"))
 
 
+def test_a_column_of_others_that_must_have_a_value_is_refused(source: Source, table: Path) -> None:
+    """Before a row is written: each commit would fail."""
+    schema = pa.schema([pa.field("topic", pa.string()), pa.field("region", pa.int32(), False)])
+    write_deltalake(str(table), pa.table({"topic": ["X"], "region": [1]}, schema))
+    follower = opened(table, store_id="a")
+    with pytest.raises(UsageError, match=r"the column region, which must not be null.* another"):
+        follower.position()
+    # what the error advises
+    fill(source, table.with_name("another"))
+
+
 def test_days_are_apart_in_a_table_of_hours(tmp_path: Path, table: Path) -> None:
     """The same hour of two days is in two partitions, which the date alone finds, too."""
     log = PlainLog(1 << 16)

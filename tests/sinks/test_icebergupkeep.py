@@ -10,14 +10,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestWriterV2,
+)
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.transforms import IdentityTransform
 
 from reput.sinks.iceberg import upkeep
 from reput.sinks.iceberg.upkeep import ORPHAN_SECONDS
-from reput.sinks.tables.upkeep import Compaction, Expiry
-from reput.store.errors import StoreError
+from reput.sinks.tables.upkeep import Compaction, Expiry, RegularUpkeep
+from reput.store.errors import StoreError, UsageError
 from tests.sinks.test_iceberg import (
     MESSAGES,
     Filling,
@@ -103,6 +109,31 @@ def test_rows_that_others_delete_meanwhile_stay_deleted(
     assert iceberg_target(filling.root).upkeep().compact() == Compaction()
     assert snapshots(filling.table) == before
     assert not list(filling.root.rglob("reput-*-compacted-*"))
+
+
+def test_a_table_with_equality_deletes_is_only_expired(
+    filling: Filling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library reads no such table; its snapshots would grow without end."""
+    filling.fill(2, 4)
+    table = filling.table
+    (task, *_) = table.scan().plan_files()
+    deletes = DataFile.from_args(
+        content=DataFileContent.EQUALITY_DELETES, file_path=f"{table.location()}/deletes.parquet",
+        file_format=FileFormat.PARQUET, partition=task.file.partition, record_count=1,
+        file_size_in_bytes=1, equality_ids=[1], spec_id=0,
+    )  # fmt: skip
+    with monkeypatch.context() as patched:
+        # the library writes manifests of data alone
+        patched.setattr(ManifestWriterV2, "content", lambda _: ManifestContent.DELETES)
+        with table.transaction() as made, made.update_snapshot().fast_append() as snapshot:
+            snapshot.append_data_file(deletes)
+    kept = iceberg_target(filling.root).upkeep(1)
+    with pytest.raises(UsageError, match="has equality deletes, which pyiceberg cannot read"):
+        kept.compact()
+    before = len(filling.table.snapshots())
+    RegularUpkeep(kept, "iceberg", 0.0).run_if_due()
+    assert len(filling.table.snapshots()) < before
 
 
 def test_old_files_of_snapshots_that_stay_are_no_orphans(filling: Filling) -> None:
