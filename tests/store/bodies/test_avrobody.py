@@ -79,6 +79,15 @@ def test_every_type_becomes_a_column() -> None:
     assert found == [{**nothing, "uid": str(ORDER["uid"]), "more": []}]
 
 
+def test_a_decimal_without_a_scale_is_whole() -> None:
+    """The format's default is 0."""
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 5}
+    schema = {"type": "record", "name": "R", "fields": [{"name": "n", "type": kind}]}
+    body = body_of(schema)
+    assert body.fields == {"n": pa.decimal128(5, 0)}
+    assert body.decode(encoded(schema, {"n": Decimal(-123)})) == {"n": Decimal(-123)}
+
+
 def test_bytes_that_are_no_datum(seed: int) -> None:
     """Parts, more than one, and any bytes: each is bad or a datum, and nothing else happens."""
     body, data = body_of(SCHEMA), encoded(SCHEMA, ORDER)
