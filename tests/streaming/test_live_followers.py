@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import pytest
 from reput.checkpoints.followers import FollowerState, read_follower_state, write_follower_state
 from reput.sinks.delta.table import DeltaTarget
 from reput.store.config import StoreSettings, read_store_settings
+from reput.store.errors import StoreError
 from reput.streaming import followers
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.followers import Followers
@@ -125,3 +127,26 @@ def test_a_target_fails_since_its_first_failure(
     last = read_follower_state(output / "reput", "held")
     assert last is not None
     assert (last.error, last.failing_since, last.position) == (None, None, end)
+
+
+def test_a_target_that_fails_cuts_no_other_one_short(
+    golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is due to end waits for what goes on, and names what does not."""
+    monkeypatch.setattr(followers, "FIRST_RETRY_SECONDS", 0.01)
+    store, output, slow = golden("plain"), tmp_path / "output", Held()
+
+    def fails() -> Iterator[bool]:
+        yield from itertools.repeat(True, 2 * followers.ATTEMPTS)
+        slow.go_on.set()
+        yield from itertools.repeat(True)
+
+    away = Failing(name="away", fails=fails())
+    (output / "reput").mkdir(parents=True)
+    config = DispatcherConfig(store, output, followers=(away, slow))
+    following, end = Followers(config, read_store_settings(store), "0" * 32), log_end(store)
+    following.start(end, end)
+    with pytest.raises(StoreError, match="followers are not: away: the target is away;"):
+        following.catch_up(threading.Event())
+    following.close()
+    assert slow.offsets == [row["physicalOffset"] for row in plain_rows(store)]
