@@ -142,6 +142,15 @@ def test_rows_of_a_cut_log_that_came_back_are_refused(written: Written) -> None:
     written.check()
 
 
+def test_a_version_that_ends_where_the_log_was_cut_is_taken(written: Written) -> None:
+    """It is older than the cut, and has no row of what the log has lost."""
+    written.follower().truncate(written.ends[1])
+    written.go_on(written.follower())
+    DeltaTable(written.table).restore(1)
+    assert written.go_on(written.follower()) == written.ends[1]
+    written.check()
+
+
 def test_a_version_that_cannot_be_read_is_refused(written: Written) -> None:
     """Its position is unknown, if its commits expired; or the time is not known."""
     table = DeltaTable(written.table)

@@ -340,6 +340,21 @@ def test_a_table_that_another_writer_fills_while_columns_are_added(filling: Fill
     assert filling.offsets() == filling.starts
 
 
+def test_columns_that_the_catalog_refused_are_added_later(filling: Filling) -> None:
+    """By the next attempt, before the rows that have them."""
+    filling.fill(4)
+    columns = BodyColumns({"T0": {"id": "long"}})
+    ours = iceberg_target(filling.root, columns).open(STORE_ID, ANY_SETTINGS)
+
+    def refused(_commit: Callable[[], Any]) -> Any:
+        raise CommitFailedException("it has changed")
+
+    with at_commits(refused), pytest.raises(CommitFailedException):
+        filling.write(ours, 8)
+    filling.write(ours, MESSAGES)
+    assert filling.offsets() == filling.starts
+
+
 def snapshots(table: Table) -> list[int]:
     """Snapshot ids, oldest first."""
     return [one.snapshot_id for one in sorted(table.snapshots(), key=lambda s: s.sequence_number)]

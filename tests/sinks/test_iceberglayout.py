@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import SortDirection, SortField, SortOrder
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
-from pyiceberg.types import IntegerType, LongType, NestedField, TimestamptzType
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
 from reput.sinks.iceberg import datafiles
 from reput.sinks.tables.layout import ICEBERG_LAYOUT, Layout
@@ -162,6 +162,30 @@ def test_nulls_are_where_the_order_has_them(tmp_path: Path) -> None:
     iceberg_target(tmp_path / "lake").upkeep().compact()
     (task,) = iceberg_table(tmp_path / "lake").scan().plan_files()
     assert [row["keys"] for row in rows_of_file(task)] == [None, "a", "b"]
+
+
+@pytest.mark.parametrize("direction", SortDirection)
+@pytest.mark.parametrize("nulls", NullOrder)
+def test_nulls_are_where_a_table_of_others_has_them(
+    tmp_path: Path, direction: SortDirection, nulls: NullOrder
+) -> None:
+    """First or last, whichever way the values go."""
+    log, root = PlainLog(1 << 16), tmp_path / "lake"
+    for keys in (b"KEYS\x01a\x02", b"", b"KEYS\x01b\x02"):
+        log.append(topic=b"T", properties=keys)
+    catalog = iceberg_catalog(root)
+    catalog.create_namespace(ICEBERG_TABLE.namespace)
+    order = SortOrder(SortField(1, IdentityTransform(), direction, nulls))
+    schema = Schema(NestedField(1, "keys", StringType()))
+    catalog.create_table(ICEBERG_TABLE.identifier, schema, sort_order=order)
+    source = plain_source(tmp_path, log)
+    follower = iceberg_target(root).open(STORE_ID, ANY_SETTINGS)
+    follower.position()
+    source.write(follower, 0, source.cuts(1)[0])
+    (task,) = iceberg_table(root).scan().plan_files()
+    values = ["a", "b"] if direction is SortDirection.ASC else ["b", "a"]
+    expected = [None, *values] if nulls is NullOrder.NULLS_FIRST else [*values, None]
+    assert [row["keys"] for row in rows_of_file(task)] == expected
 
 
 def test_a_file_of_several_parts_claims_no_order(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ from reput.sinks.iceberg import upkeep
 from reput.sinks.iceberg.upkeep import ORPHAN_SECONDS
 from reput.sinks.tables.upkeep import Compaction, Expiry, RegularUpkeep
 from reput.store.errors import StoreError, UsageError
+
+[[canary]]
+from reput.sinks.tables import upkeep as regular
+from reput.sinks.tables.upkeep import Compaction, Expiry
+from reput.store.errors import StoreError
 from tests.sinks.test_iceberg import (
     MESSAGES,
     Filling,
@@ -32,6 +38,8 @@ from tests.sinks.test_iceberg import (
     roll_back,
     snapshots,
 )
+from tests.sinks.test_tables import STORE_ID
+from tests.support.settings import ANY_SETTINGS
 from tests.support.tableformats import (
     ICEBERG_TABLE,
     iceberg_catalog,
@@ -222,3 +230,32 @@ def test_every_cut_is_remembered(filling: Filling) -> None:
     roll_back(filling.table, before)
     with pytest.raises(StoreError, match=f"set its main branch to snapshot {first}"):
         filling.follower().position()
+
+
+class Clock:
+    """Time that passes where a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        """The time."""
+        return self.seconds
+
+
+def test_upkeep_that_failed_waits_for_its_interval(
+    filling: Filling, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows would wait for it at every write, and each would log a line."""
+    filling.fill(1)
+    filling.table.transaction().set_properties({"gc.enabled": "false"}).commit_transaction()
+    clock, interval = Clock(), 60.0
+    monkeypatch.setattr(regular, "time", clock)
+    target = replace(iceberg_target(filling.root), compact_every_seconds=interval)
+    follower = target.open(STORE_ID, ANY_SETTINGS)
+    failures = []
+    for number, seconds in enumerate((0.0, interval, 0.0, interval / 2, interval / 2), 2):
+        clock.seconds += seconds
+        filling.write(follower, number)
+        failures.append(sum("gc.enabled" in record.message for record in caplog.records))
+    assert failures == [0, 1, 1, 1, 2]
