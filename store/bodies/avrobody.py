@@ -7,6 +7,7 @@ file.
 | enum, uuid | string |
 | decimal, date | the same |
 | timestamp-millis, timestamp-micros | timestamp of microseconds, UTC |
+| a logical type of another type than its own | the type without it, as Avro has it |
 | a union of null and one type | that type; other unions are refused |
 | time-millis, time-micros, local timestamps, duration, a type within itself | refused |
 """
@@ -29,8 +30,8 @@ _PRIMITIVES = {
 }  # fmt: skip
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _LOGICAL = {
-    "date": pa.date32(), "timestamp-millis": _TIMESTAMP, "timestamp-micros": _TIMESTAMP,
-    "uuid": pa.string(),
+    ("int", "date"): pa.date32(), ("long", "timestamp-millis"): _TIMESTAMP,
+    ("long", "timestamp-micros"): _TIMESTAMP, ("string", "uuid"): pa.string(),
 }  # fmt: skip
 _REFUSED = {
     "time-millis", "time-micros", "local-timestamp-millis", "local-timestamp-micros", "duration",
@@ -90,11 +91,14 @@ def _type_of(place: str, schema: Any) -> tuple[pa.DataType, _Converter]:
     kind, logical = schema["type"], schema.get("logicalType")
     if isinstance(kind, (list, Mapping)):
         return _type_of(place, kind)
-    if logical == "decimal" and schema["precision"] <= _MAX_PRECISION:
+    is_decimal = logical == "decimal" and kind in ("bytes", "fixed")
+    if is_decimal and 0 < schema.get("precision", 0) <= _MAX_PRECISION:
         return pa.decimal128(schema["precision"], schema.get("scale", 0)), _same
-    if logical in _LOGICAL:
-        return _LOGICAL[logical], str if logical == "uuid" else _same
-    if logical in _REFUSED or logical == "decimal":
+    if not isinstance(logical, str):
+        return _plain_type(place, kind, schema)
+    if (found := _LOGICAL.get((kind, logical))) is not None:
+        return found, str if logical == "uuid" else _same
+    if logical in _REFUSED or is_decimal:
         raise UsageError(f"{place} has the logical type {logical}, for which there is no column")
     return _plain_type(place, kind, schema)
 
@@ -123,7 +127,7 @@ def _plain_type(place: str, kind: str, schema: Mapping[str, Any]) -> tuple[pa.Da
             }
         case "enum":
             return pa.string(), _same
-        case "fixed" if schema["size"] > 0:
+        case "fixed" if isinstance(schema["size"], int) and schema["size"] > 0:
             return pa.binary(schema["size"]), _same
         case _ if kind in _PRIMITIVES:
             return _PRIMITIVES[kind], _same

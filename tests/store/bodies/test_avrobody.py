@@ -88,6 +88,27 @@ def test_a_decimal_without_a_scale_is_whole() -> None:
     assert body.decode(encoded(schema, {"n": Decimal(-123)})) == {"n": Decimal(-123)}
 
 
+@pytest.mark.parametrize(
+    ("kind", "logical", "column", "value"),
+    [
+        ("int", "timestamp-millis", pa.int32(), 7),
+        ("string", "date", pa.string(), "2026-01-02"),
+        ("string", "decimal", pa.string(), "1"),
+        ("long", ["date"], pa.int64(), 7),
+    ],
+)
+def test_a_logical_type_of_another_type_is_none(
+    kind: str, logical: object, column: pa.DataType, value: object
+) -> None:
+    """The library reads the number, and milliseconds would be taken for microseconds."""
+    field = {"name": "n", "type": {"type": kind, "logicalType": logical, "precision": 5}}
+    schema = {"type": "record", "name": "R", "fields": [field]}
+    body = body_of(schema)
+    assert body.fields == {"n": column}
+    plain = {**schema, "fields": [{"name": "n", "type": kind}]}
+    assert body.decode(encoded(plain, {"n": value})) == {"n": value}
+
+
 def test_bytes_that_are_no_datum(seed: int) -> None:
     """Parts, more than one, and any bytes: each is bad or a datum, and nothing else happens."""
     body, data = body_of(SCHEMA), encoded(SCHEMA, ORDER)
@@ -119,6 +140,8 @@ def test_bytes_that_are_no_datum(seed: int) -> None:
         ({"type": "long", "logicalType": "local-timestamp-micros"}, "local-timestamp-micros"),
         ({"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}, "duration"),
         ({**MONEY, "precision": 39}, "logical type decimal"),
+        ({"type": "bytes", "logicalType": "decimal"}, "logical type decimal"),
+        ({"type": "fixed", "name": "F", "size": "4"}, "of type fixed"),
         (["null", "R"], "of type R"),
         ({"type": "array", "items": "none"}, "no Avro schema"),
     ],
