@@ -36,12 +36,12 @@ class LocalTable:
 
     @classmethod
     def of(cls, url: str) -> LocalTable | None:
-        """The table of a path or a ``file://`` URL; None for other URLs, whose object stores are
+        """The table of a path or a ``file:`` URL; None for other URLs, whose object stores are
         durable by themselves."""
-        if "://" not in url:
-            return cls(Path(url))
         parts = urlsplit(url)
-        return cls(Path(unquote(parts.path))) if parts.scheme == "file" else None
+        if parts.scheme == "file":
+            return cls(Path(unquote(parts.path)))
+        return None if "://" in url else cls(Path(url))
 
     def settle(self) -> None:
         """Make all versions durable and check that the newest one is whole.

@@ -225,6 +225,6 @@ def test_topics_that_can_name_no_directory(tmp_path: Path) -> None:
 
 def test_a_table_on_this_machine_has_a_path() -> None:
     """A run looks there whether it would write among a store's data."""
-    for url in ("/data/a b", "file:///data/a%20b"):
+    for url in ("/data/a b", "file:///data/a%20b", "file:/data/a%20b"):
         assert DeltaTarget(url).local_path == Path("/data/a b")
     assert DeltaTarget("s3://bucket/a").local_path is None

@@ -137,7 +137,7 @@ def test_empty_commit_adds_nothing(golden: Callable[[str], Path], tmp_path: Path
     assert plain_columns(table) == plain_rows(store)
 
 
-@pytest.mark.parametrize("form", ["{}", "file://{}"])
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}"])
 def test_a_version_begins_when_those_before_it_are_on_disk(
     golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
@@ -147,7 +147,7 @@ def test_a_version_begins_when_those_before_it_are_on_disk(
         monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints(f"sync:{ordinal}=EIO"))
 
     store, table = golden("plain"), tmp_path / "a table"
-    url = form.format(str(table).replace(" ", "%20") if "://" in form else table)
+    url = form.format(str(table).replace(" ", "%20") if "file" in form else table)
     source = Source(store)
     first, second, end = source.cuts(3)
     follower = DeltaTarget(url).open(STORE_ID, ANY_SETTINGS)
