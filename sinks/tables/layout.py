@@ -44,6 +44,9 @@ class Layout:
                 raise UsageError(
                     f"a table is partitioned by topic, day, hour and queue(N), not by {part!r}"
                 )
+        if sum(buckets(part) is not None for part in parts) > 1:
+            # an Iceberg table can have no two partitions of one name
+            raise UsageError(f"a table is partitioned by one queue(N), not by {', '.join(parts)}")
         columns = self.sort_by if sort_by is None else _words(sort_by)
         for column in columns:
             if column not in SORTABLE:

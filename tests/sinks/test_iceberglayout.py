@@ -219,6 +219,7 @@ def test_rows_without_a_time_have_a_partition(tmp_path: Path) -> None:
         (("queue(0)", None, None), "not by 'queue"),
         (("queue", None, None), "not by 'queue'"),
         (("day,day", None, None), "has a part twice"),
+        (("queue(2),day,queue(4)", None, None), "one queue.N., not by queue.2., day, queue.4."),
         ((None, "body", None), "not by 'body'"),
         ((None, "topic,topic", None), "has a part twice"),
     ],
