@@ -121,6 +121,7 @@ def _check_type(name: str, kept: pa.DataType, wanted: pa.DataType) -> None:
     elif _is_list(kept) and _is_list(wanted):
         _check_type(f"{name}[]", kept.value_type, wanted.value_type)
     elif pa.types.is_map(kept) and pa.types.is_map(wanted):
+        _check_type(f"{name}{{key}}", kept.key_type, wanted.key_type)
         _check_type(f"{name}{{}}", kept.item_type, wanted.item_type)
     elif _plain(kept) != _plain(wanted):
         raise UsageError(

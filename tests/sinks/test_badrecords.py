@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 
 from reput.checkpoints.followers import read_follower_states
 from reput.sinks.delta.table import DeltaTarget
 from reput.sinks.iceberg.table import IcebergTarget
+from reput.sinks.tables.tablerows import check_types
 from reput.store.bodies.declaration import BodyColumns
 from reput.store.errors import StoreError, UsageError
 from tests.sinks.test_tables import STORE_ID, Source, plain_source
@@ -255,6 +257,17 @@ def test_a_column_whose_type_changes_is_refused(
     assert again.position() == ends[0]
     source.write(again, ends[0], ends[1])
     assert len(tables.rows(root)) == 2
+
+
+def test_keys_of_a_map_whose_type_changes_are_refused() -> None:
+    """Protobuf has maps by numbers, too."""
+
+    def schema(key: pa.DataType) -> pa.Schema:
+        return pa.schema([pa.field("protobuf", pa.struct([("m", pa.map_(key, pa.int64()))]))])
+
+    check_types(schema(pa.int32()), schema(pa.int32()))
+    with pytest.raises(UsageError, match=r"the column protobuf.m\{key\} is of type string"):
+        check_types(schema(pa.string()), schema(pa.int32()))
 
 
 @pytest.mark.usefixtures("spark")
