@@ -23,13 +23,9 @@ from pyiceberg.transforms import IdentityTransform
 
 from reput.sinks.iceberg import upkeep
 from reput.sinks.iceberg.upkeep import ORPHAN_SECONDS
+from reput.sinks.tables import upkeep as regular
 from reput.sinks.tables.upkeep import Compaction, Expiry, RegularUpkeep
 from reput.store.errors import StoreError, UsageError
-
-[[canary]]
-from reput.sinks.tables import upkeep as regular
-from reput.sinks.tables.upkeep import Compaction, Expiry
-from reput.store.errors import StoreError
 from tests.sinks.test_iceberg import (
     MESSAGES,
     Filling,
