@@ -122,5 +122,8 @@ def _failures(table: str) -> Iterator[None]:
     except ReputError:
         raise
     except Exception as error:
+        from reput.sinks.delta.localtable import without_password  # noqa: PLC0415
+
         text = " ".join(str(error).split()) or type(error).__name__
-        raise StoreError(f"the upkeep of the table {table} failed: {text}") from error
+        line = without_password(f"the upkeep of the table {table} failed: {text}")
+        raise StoreError(line) from error

@@ -12,6 +12,7 @@ it as one that adds nothing and moves no position, so its rows are written again
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from reput.store.errors import StoreError, SyncError
 
 TRANSACTIONS_MARK = "reputTransactions"
 """In commitInfo, says how many transactions a commit with POSITION_MARK includes."""
+_PASSWORD = re.compile(r"//[^/@]*:[^/@]*@")
 _COMMITS = "_delta_log/" + "[0-9]" * 20 + ".json"
 
 
@@ -109,3 +111,8 @@ def _torn(commit: Path, what: str) -> StoreError:
         "remove that file, and what it added is written again",
         path=commit,
     )
+
+
+def without_password(text: str) -> str:
+    """A table's URL, or a text with URLs, as people may see it."""
+    return _PASSWORD.sub("//", text)

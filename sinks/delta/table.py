@@ -22,7 +22,6 @@ cases fullTopic has the name.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, replace
@@ -33,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reput.sinks.delta.layout import DeltaLayout
-from reput.sinks.delta.localtable import TRANSACTIONS_MARK, LocalTable
+from reput.sinks.delta.localtable import TRANSACTIONS_MARK, LocalTable, without_password
 from reput.sinks.delta.restores import CUT_MARK, POSITION_MARK, STORE_MARK, position_of_rows
 from reput.sinks.tables.follower import Mark, TableStore, TableWriter
 from reput.sinks.tables.layout import DELTA_LAYOUT, Layout
@@ -57,7 +56,6 @@ _FORM = "includeInternal", "maxInflatedBytes"
 """Further application transactions of a store, whose versions say in which form its rows are: 0 or
 1, and a number of bytes, 0 for bodies as stored."""
 _OWN = [pa.field("date", pa.date32()), pa.field("fullTopic", pa.string())]
-_PASSWORD = re.compile(r"//[^/@]*:[^/@]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ class DeltaTarget(TableTarget):
     @property
     def description(self) -> str:
         """The URL without a password."""
-        return _PASSWORD.sub("//", self.url)
+        return without_password(self.url)
 
     @property
     def local_path(self) -> Path | None:
@@ -133,7 +131,7 @@ class DeltaWriter:
         except TableNotFoundError:
             self._table, self._layout = None, DeltaLayout.of_new_table(self._new_layout)
             return None
-        self._layout = DeltaLayout.of_table(self._table, _PASSWORD.sub("//", self._url))
+        self._layout = DeltaLayout.of_table(self._table, without_password(self._url))
         self._check_columns(self._table)
         return Mark(position_of_rows(self._table, self._app_id), self._kept_form())
 
@@ -143,9 +141,9 @@ class DeltaWriter:
         for field in table.schema().fields:
             if not field.nullable and field.name not in ours:
                 raise UsageError(
-                    f"the table {_PASSWORD.sub('//', self._url)} has the column {field.name}, "
-                    "which must not be null and is not ours: give another one, or one that does "
-                    "not exist yet"
+                    f"the table {without_password(self._url)} has the column {field.name}, which "
+                    "must not be null and is not ours: give another one, or one that does not "
+                    "exist yet"
                 )
 
     def schema(self) -> pa.Schema | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from reput.sinks.delta.localtable import LocalTable
+from reput.sinks.delta.localtable import LocalTable, without_password
 from reput.sinks.tables.upkeep import Compaction, Expiry
 from reput.store import jsontext
 from reput.store.errors import UsageError
@@ -49,7 +49,7 @@ class DeltaUpkeep:
         try:
             return DeltaTable(self._url)
         except TableNotFoundError as error:
-            raise UsageError(f"there is no Delta table at {self._url}") from error
+            raise UsageError(f"there is no Delta table at {without_password(self._url)}") from error
 
     def _synced(self) -> AbstractContextManager[None]:
         return nullcontext() if self._local is None else self._local.synced()

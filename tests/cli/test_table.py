@@ -72,6 +72,8 @@ def test_a_delta_table(golden: Callable[[str], Path], tmp_path: Path, call: Call
     [
         (("compact", "NONE"), 2, "there is no Delta table at"),
         (("compact", "NONE", "--target-file-size", "x"), 2, "--target-file-size is 'x'"),
+        (("compact", "x://u:secret@host/t"), 2, "there is no Delta table at x://host/t"),
+        (("compact", "memory://u:secret@host/t"), 1, "the table memory://host/t failed"),
         (("expire", "NONE", "--keep-snapshots", 1), 2, "--iceberg-config FILE"),
         (("expire", "lake.db.none", "--iceberg-config", "CATALOGS"), 2, "there is no table"),
         (("expire", "lake", "--iceberg-config", "CATALOGS"), 2, "CATALOG.NAMESPACE.TABLE"),
@@ -89,6 +91,7 @@ def test_a_table_that_cannot_be_kept(
     done = call("table", *(paths.get(str(word), word) for word in words))
     assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), done.stderr
     assert what in done.stderr
+    assert "secret" not in done.stderr
 
 
 @pytest.mark.usefixtures("spark")
