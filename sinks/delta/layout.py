@@ -30,9 +30,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reput.sinks.tables.follower import unfit_table
 from reput.sinks.tables.layout import SORTABLE, Layout, buckets
-from reput.sinks.tables.ordering import CHUNK_BYTES, chunks, rows_in_order
-from reput.store.errors import UsageError
+from reput.sinks.tables.ordering import chunks, rows_in_order
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -68,10 +68,8 @@ class DeltaLayout:
             kind = getattr(fields[column].type, "type", None)
             is_own = column == _HOUR or _MODULO.match(column) is not None
             if column not in _FOUND and not (is_own and kind == "integer"):
-                raise UsageError(
-                    f"the table {name} has the partition column {column}, for which there is no "
-                    "value here: give another one, or one that does not exist yet"
-                )
+                wrong = f"has the partition column {column}, for which there is no value here"
+                raise unfit_table(name, wrong)
         ours = (name for name in SORTABLE if name in fields and SORT_MARK in fields[name].metadata)
         sort_by = sorted(ours, key=lambda name: str(fields[name].metadata[SORT_MARK]))
         return cls(tuple(columns), tuple(sort_by))
@@ -97,7 +95,7 @@ class DeltaLayout:
             yield from rows
             return
         columns = [(name, "ascending", True) for name in self.sort_by]
-        for chunk in chunks(rows, CHUNK_BYTES):
+        for chunk in chunks(rows):
             yield chunk.take(rows_in_order(chunk, columns))
 
     def _with_columns(self, rows: pa.RecordBatch) -> pa.RecordBatch:

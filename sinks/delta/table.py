@@ -34,12 +34,11 @@ import pyarrow.compute as pc
 from reput.sinks.delta.layout import DeltaLayout
 from reput.sinks.delta.localtable import TRANSACTIONS_MARK, LocalTable, without_password
 from reput.sinks.delta.restores import CUT_MARK, POSITION_MARK, STORE_MARK, position_of_rows
-from reput.sinks.tables.follower import Mark, TableStore, TableWriter
+from reput.sinks.tables.follower import Mark, TableStore, TableWriter, unfit_table
 from reput.sinks.tables.layout import DELTA_LAYOUT, Layout
 from reput.sinks.tables.tablerows import OWN_COLUMN, VARIED_COLUMNS
 from reput.sinks.tables.target import TableTarget
 from reput.sinks.tables.upkeep import TableUpkeep
-from reput.store.errors import UsageError
 from reput.store.rows.rowform import RowForm
 from reput.store.rows.rowschema import ROWS_SCHEMA
 
@@ -140,11 +139,8 @@ class DeltaWriter:
         ours = {*ROWS_SCHEMA.names, OWN_COLUMN, *own}
         for field in table.schema().fields:
             if not field.nullable and field.name not in ours:
-                raise UsageError(
-                    f"the table {without_password(self._url)} has the column {field.name}, which "
-                    "must not be null and is not ours: give another one, or one that does not "
-                    "exist yet"
-                )
+                wrong = f"has the column {field.name}, which must not be null and is not ours"
+                raise unfit_table(without_password(self._url), wrong)
 
     def schema(self) -> pa.Schema | None:
         """As Arrow's."""

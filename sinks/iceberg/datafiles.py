@@ -1,9 +1,9 @@
 """Data files of an Iceberg table, and what is committed: all that uses functions of pyiceberg 0.12
 which are not public.
 
-A range becomes files of up to CHUNK_BYTES of rows, each of one partition and in the table's order,
-written by WRITERS threads. Files are written once; a commit that another one overtook takes them
-again.
+A range becomes files of up to a chunk of rows (``sinks.tables.ordering``), each of one partition
+and in the table's order, written by WRITERS threads. Files are written once; a commit that another
+one overtook takes them again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import Record
 
 from reput.sinks.iceberg.partitions import Part, order_of, split
-from reput.sinks.tables.ordering import CHUNK_BYTES, chunks
+from reput.sinks.tables.ordering import chunks
 from reput.sinks.tables.tablerows import UNIQUE_COLUMNS, VARIED_COLUMNS
 
 WRITERS = 2
@@ -67,7 +67,7 @@ def write_data_files(table: Table, rows: Iterator[pa.RecordBatch], stem: str) ->
     found: list[DataFile] = []
     with ThreadPoolExecutor(WRITERS, "reput-iceberg") as pool:
         try:
-            for chunk in chunks(rows, CHUNK_BYTES):
+            for chunk in chunks(rows):
                 for partition, part in split(table, chunk):
                     if len(pending) >= WRITERS:
                         found.append(pending.pop(0).result())
@@ -96,7 +96,7 @@ def rewrite_data_files(table: Table, tasks: list[FileScanTask]) -> list[DataFile
         for batch in pa.Table.from_batches([found]).select(form.names).cast(form).to_batches()
     )
     # each in the table's order
-    parts = (part for chunk in chunks(rows, CHUNK_BYTES) for _, part in split(table, chunk))
+    parts = (part for chunk in chunks(rows) for _, part in split(table, chunk))
     if (first := next(parts, None)) is None:
         return []
     name = _file_name(table, "compacted", uuid4(), 0)

@@ -21,12 +21,12 @@ import pyarrow as pa
 
 from reput.sinks.iceberg.catalog import TableName, is_unsynced, local_path, open_catalog
 from reput.sinks.iceberg.marks import Found, Marks
-from reput.sinks.tables.follower import Mark, TableStore, TableWriter
+from reput.sinks.tables.follower import Mark, TableStore, TableWriter, unfit_table
 from reput.sinks.tables.layout import ICEBERG_LAYOUT, Layout
 from reput.sinks.tables.tablerows import OWN_COLUMN
 from reput.sinks.tables.target import TableTarget
 from reput.sinks.tables.upkeep import TARGET_FILE_BYTES, TableUpkeep
-from reput.store.errors import StoreError, UsageError
+from reput.store.errors import StoreError
 from reput.store.rows.rowform import RowForm
 from reput.store.rows.rowschema import ROWS_SCHEMA
 
@@ -145,10 +145,7 @@ class IcebergWriter:
         elif is_unsynced(self._target.catalog, table.location()):
             wrong = f"is in {table.location()}, whose metadata the server writes without a sync"
         if wrong is not None:
-            raise UsageError(
-                f"the table {self._target.table} {wrong}: give another one, or one that does not "
-                "exist yet"
-            )
+            raise unfit_table(self._target.table, wrong)
 
     def schema(self) -> pa.Schema | None:
         """As Arrow's."""

@@ -207,6 +207,14 @@ class TableFollower:
         self._writer.close()
 
 
+def unfit_table(table: object, wrong: str) -> UsageError:
+    """Return the error for a table of others to which rows cannot be added; ``wrong`` says what it
+    is or has."""
+    return UsageError(
+        f"the table {table} {wrong}: give another one, or one that does not exist yet"
+    )
+
+
 def check_store_id(store_id: str | None, table: str) -> None:
     """Raise UsageError for an identity that cannot stand in a table of that format."""
     if store_id is not None and not _STORE_ID.match(store_id):

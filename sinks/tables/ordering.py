@@ -11,13 +11,13 @@ CHUNK_BYTES = 128 << 20
 """Rows that are sorted at once; at least one batch."""
 
 
-def chunks(rows: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield batches of up to so many bytes, each in one piece: texts in several take ten times as
+def chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches of up to CHUNK_BYTES, each in one piece: texts in several take ten times as
     long to put in order."""
     kept: list[pa.RecordBatch] = []
     size = 0
     for batch in rows:
-        if kept and size + batch.nbytes > most_bytes:
+        if kept and size + batch.nbytes > CHUNK_BYTES:
             yield pa.concat_batches(kept)
             kept, size = [], 0
         if batch.num_rows:

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from reput.sinks.delta import layout as deltalayout
 from reput.sinks.delta.table import DeltaTarget
+from reput.sinks.tables import ordering
 from reput.sinks.tables.follower import TableFollower
 from reput.sinks.tables.layout import DELTA_LAYOUT, Layout
 from reput.store.bodies.declaration import BodyColumns
@@ -162,7 +162,7 @@ def test_rows_are_sorted_a_chunk_at_a_time(
     source: Source, table: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
     """More at once would take more memory the longer a run lags."""
-    monkeypatch.setattr(deltalayout, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(ordering, "CHUNK_BYTES", chunk_bytes)
     follower = opened(table, Layout((), ("queueId",)))
     assert follower.position() is None
     (whole,) = source.rows(0, source.end)

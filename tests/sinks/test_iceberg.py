@@ -16,7 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from reput.sinks.iceberg import datafiles
+from reput.sinks.tables import ordering
 from reput.sinks.tables.follower import TableFollower
 from reput.store import fsops
 from reput.store.bodies.declaration import BodyColumns
@@ -306,7 +306,7 @@ def test_a_write_that_is_broken_off_leaves_no_file(filling: Filling) -> None:
         raise InterruptedError("stopped")
 
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(datafiles, "CHUNK_BYTES", 1)
+        patches.setattr(ordering, "CHUNK_BYTES", 1)
         with pytest.raises(InterruptedError):
             follower.write(0, filling.ends[-1], broken())
         assert not list(data_files(filling))

@@ -13,7 +13,7 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
-from reput.sinks.iceberg import datafiles
+from reput.sinks.tables import ordering
 from reput.sinks.tables.layout import ICEBERG_LAYOUT, Layout
 from reput.store.errors import UsageError
 from tests.sinks.test_tables import STORE_ID, Source, plain_source
@@ -193,7 +193,7 @@ def test_a_file_of_several_parts_claims_no_order(
 ) -> None:
     """A compaction sorts no more rows at once than an append."""
     fill(source, tmp_path / "lake")
-    monkeypatch.setattr(datafiles, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(ordering, "CHUNK_BYTES", 1)
     iceberg_target(tmp_path / "lake").upkeep().compact()
     tasks = list(iceberg_table(tmp_path / "lake").scan().plan_files())
     assert [task.file.sort_order_id for task in tasks] == [None] * len(tasks)
