@@ -110,7 +110,9 @@ def plot(path: Path, machine: Mapping[str, Any], rows: Sequence[Row]) -> bool:
     if not lines:
         return False
     # text stays text, so that it can be searched and is drawn in the reader's own fonts
-    with rc_context({"svg.fonttype": "none", "font.size": 9, "text.color": _INK}):
+    look = {"svg.fonttype": "none", "font.size": 9, "text.color": _INK}
+    # the same results give the same file
+    with rc_context({**look, "svg.hashsalt": "reput"}):
         figure = pyplot.figure(figsize=(9.6, 3.4 * len(lines)), layout="constrained")
         parts = figure.subfigures(len(lines), 1, squeeze=False)[:, 0]
         for part, line in zip(parts, lines, strict=True):
@@ -121,7 +123,8 @@ def plot(path: Path, machine: Mapping[str, Any], rows: Sequence[Row]) -> bool:
             "median of all rounds, whiskers from the least to the most",
             fontsize=7,
         )
-        figure.savefig(path, facecolor="white")
+        undated = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(path, facecolor="white", metadata=undated)
         pyplot.close(figure)
     return True
 

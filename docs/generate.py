@@ -1,5 +1,5 @@
-"""Write the tables that follow from code and from the benchmark's results (``make docs``); a test
-compares."""
+"""Write the tables that follow from code and from the benchmark's results, and the results' picture
+(``make docs``); tests compare."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 import typer.main
 
 import bench.page
+import bench.picture
+import bench.report
 import docs.screenshot
 import reput.store.rows.rowschema
 from reput.cli import app
@@ -158,3 +160,6 @@ if __name__ == "__main__":
         path.write_text(generated(page, path.read_text("utf-8")), "utf-8")
     for name, text in files().items():
         (ROOT / name).write_text(text, "utf-8")
+    results = bench.page.RESULTS
+    newest = bench.report.read_runs(results)[-1]["about"]
+    bench.picture.plot(ROOT / "docs/bench.svg", newest, bench.report.read_rows(results))
