@@ -1,6 +1,6 @@
 """A live log: ``python -m bench.producer STORE TRACE RATE SIZE`` appends at a rate and traces it.
 
-It appends ``RATE`` messages/s, or less than one, in ticks of 5 ms or of one message; the messages
+It appends ``RATE`` messages/s, or less than one, in ticks of 1 ms or of one message; the messages
 of a tick are one call, so they share the moment at which it returned. Messages are made beforehand
 and appended again and again, because their content does not matter to a dispatcher. It first
 reports where the log ends, which is not empty then. For each line ``SECONDS`` it appends for so
@@ -29,10 +29,10 @@ from reput.store.log.commitlog import CommitLog
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload
 
-TICK_SECONDS = 0.005
+TICK_SECONDS = 0.001
 FLUSH_SECONDS = 0.5
 """RocketMQ's flushIntervalCommitLog, in seconds."""
-_BATCHES = 16
+_BATCHES = 80
 TRACE_FIELDS = ("returned_ns", "end_offset", "messages")
 
 

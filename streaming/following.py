@@ -35,12 +35,9 @@ BACKLOG_BYTES = 64 << 20
 """A backlog of more than this is left to Spark's tasks."""
 CONFIRM_SECONDS = 2.0
 """Time for which Spark's batch is held open: each costs what Spark's plan and files cost."""
-LOOK_SECONDS = 0.003
-"""Time between two looks while messages come: what the seal of the log's last record needs
-(``LogTail.SEAL_SECONDS``), and what a look takes."""
-EARLY_SECONDS = 0.0022
-"""So long before a step is due, a look notes the log's last record, which the step then knows to be
-sealed; without it, half of all bursts would wait for their last record's next step."""
+LOOK_SECONDS = 0.0042
+"""Time after a look that found nothing to dispatch: two of them are what the seal of the log's last
+record needs (``LogTail.SEAL_SECONDS``)."""
 QUIET_LOOK_SECONDS = 0.02
 QUIET_SECONDS = 1.0
 """After this time without a message there are fewer looks."""
@@ -79,8 +76,6 @@ class Following:
         self._letting_go = threading.Event()
         self._changed = threading.Condition()
         self._runs = False
-        self._is_early = False
-        """The next look comes before a step is due."""
         self._moved = 0.0
         """The time, of the monotonic clock, at which the last look found something."""
 
@@ -127,10 +122,6 @@ class Following:
     def _look(self, commit: Callable[[DispatchBatch], None]) -> float | None:
         """Dispatch what has come, up to a step; return the seconds from now to the next look, or
         None where a backlog is there."""
-        if self._is_early:
-            self._is_early = False
-            self._tail.note_last()
-            return EARLY_SECONDS
         now, position, was_idle = time.monotonic(), self._progress.position, self._tail.is_idle
         # what Spark has planned its planner has sealed, which may know damage for longer
         end = max(self._tail.poll(position), self._planned_end)
@@ -143,10 +134,7 @@ class Following:
             step_end = limited_end(self._log, position, end, ReadMaxBytes(self._step_bytes))
             commit(self.scan(position, step_end))
             self._tell()
-            if step_end < end:
-                return 0.0
-            self._is_early = self._interval > EARLY_SECONDS
-            return self._interval - EARLY_SECONDS * self._is_early
+            return 0.0 if step_end < end else self._interval
         return QUIET_LOOK_SECONDS if now - self._moved > QUIET_SECONDS else LOOK_SECONDS
 
     def scan(self, start: int, end: int) -> DispatchBatch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from reput.sinks.index.batchconsumequeue import BatchConsumeQueueWriter
@@ -33,7 +33,7 @@ from reput.streaming.config import DispatcherConfig
 logger = logging.getLogger("reput")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Indexes:
     """The indexes of one store, which are derived from its log."""
 
@@ -49,7 +49,7 @@ class Indexes:
         topic is declared as one kind of queue and present as the other."""
         return cls(settings, find_batch_topics(settings.root, config.output))
 
-    @property
+    @cached_property
     def extras(self) -> Wanted:
         """The columns that a scan gathers."""
         settings = self.settings

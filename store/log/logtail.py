@@ -11,6 +11,9 @@ from reput.store.log.cursor import Hop, Window, hop_file, is_boundary, resync
 from reput.store.log.segments import Segment
 from reput.store.log.status import Outcome, Status
 
+IDLE_SECONDS = 1.0
+"""For so long the directories of a log at whose end nothing comes are not asked for changes."""
+
 
 class LogTail:
     """The live end of the log: how far a reader may go (the seal rule, ARCHITECTURE.md).
@@ -21,7 +24,12 @@ class LogTail:
     writing, only after a grace time.
     """
 
-    SEAL_SECONDS = 0.002
+    SEAL_SECONDS = 0.008
+    """A broker stores a record from front to back, and a torn end shows. A writer that stores a
+    record's pieces in any order may leave a hole of zeros, which can be a right value, for less
+    than this time."""
+    ZEROS_SECONDS = 1.0
+    """The same for a record with zeros within its topic or properties, where a hole is likelier."""
     DAMAGE_GRACE_SECONDS = 5.0
     HOLE_CHECK_SECONDS = 60.0
 
@@ -30,9 +38,12 @@ class LogTail:
         self._window = Window(log)
         self._offset = log.min_offset
         self._candidate: tuple[int, int, int, float] | None = None
+        self._has_zeros = False
+        """What the last record waits for, unless it changes, is ``ZEROS_SECONDS``."""
         self._stuck: tuple[int, float] | None = None
         self._next_hole_check = 0.0
         self._idle_end: int | None = None
+        self._idle_until = 0.0
 
     @property
     def is_idle(self) -> bool:
@@ -48,16 +59,20 @@ class LogTail:
         """
         self.poll(start, patient=patient)
         time.sleep(self.SEAL_SECONDS * 2)
-        return self.poll(start, patient=patient)
+        end = self.poll(start, patient=patient)
+        if self._has_zeros:
+            time.sleep(self.ZEROS_SECONDS)
+            end = self.poll(start, patient=patient)
+        return end
 
     def poll(self, start: int = 0, *, patient: bool = True) -> int:
         """The sealed end now: a log offset after the last record that may be dispatched.
 
         ``start`` is a known record start; nothing before it is walked again.
         """
-        self._log.refresh()
         if self._is_idle(start):
             return max(start, self._idle_end or 0)
+        self._log.refresh()
         active = self._log.active_segment()
         if active is None:
             return start
@@ -81,39 +96,38 @@ class LogTail:
             resumed = self._end_of_damage(segment, hop, patient)
             if resumed is None:
                 if sealed == hop.offset and hop.status is Status.EMPTY:
-                    self._idle_end = sealed
+                    self._idle_end, self._idle_until = sealed, time.monotonic() + IDLE_SECONDS
                 return sealed
             self._offset = resumed
 
-    def note_last(self) -> None:
-        """Look at the last record, so that a poll which comes ``SEAL_SECONDS`` later knows it to be
-        sealed. The directories are not listed, and nothing is answered."""
-        hop = hop_file(self._log, self._window, self._offset)
-        if hop.last_record_offset >= 0:
-            self._offset = hop.last_record_offset
-            self._is_sealed(hop)
-
     def _is_idle(self, start: int) -> bool:
-        """Whether the log is unchanged since a poll that sealed all of it, by one small read."""
+        """Whether the log is unchanged since a poll that sealed all of it, by one small read: what
+        a broker appends there, or in the next file, begins with a record or a BLANK at this end."""
         end = self._idle_end
-        if end is None or start > end or time.monotonic() >= self._next_hole_check:
+        until = min(self._idle_until, self._next_hole_check)
+        if end is None or start > end or time.monotonic() >= until:
             return False
         return self._log.read(end, record.SIZE_MAGIC_LENGTH) == bytes(record.SIZE_MAGIC_LENGTH)
 
     def _is_sealed(self, hop: Hop) -> bool:
+        self._has_zeros = False
         if hop.last_record_offset < 0:
             return True
         size = hop.offset - hop.last_record_offset
         data, seen = self._log.read(hop.last_record_offset, size), self._candidate
-        digest = zlib.crc32(data)
-        if seen is not None and seen[:3] == (hop.last_record_offset, size, digest):
-            return time.monotonic() - seen[3] >= self.SEAL_SECONDS
+        digest, now = zlib.crc32(data), time.monotonic()
+        if seen is None or seen[:3] != (hop.last_record_offset, size, digest):
+            self._candidate = (hop.last_record_offset, size, digest, now)
+            return False
+        if now - seen[3] < self.SEAL_SECONDS:
+            # in a busy log nearly every last record gets a successor meanwhile
+            return False
         view, file_end = memoryview(data), hop.offset + record.END_FILE_MIN_BLANK_LENGTH
         framed = record.frame(view, hop.last_record_offset, file_end)
         if isinstance(framed, Outcome) or not record.looks_written(view, framed):
             return False
-        self._candidate = (hop.last_record_offset, size, digest, time.monotonic())
-        return False
+        self._has_zeros = record.has_zeros(view, framed)
+        return not self._has_zeros or now - seen[3] >= self.ZEROS_SECONDS
 
     def _end_of_damage(self, active: Segment, hop: Hop, patient: bool) -> int | None:
         """Offset at which sound records continue after damage; None to wait."""

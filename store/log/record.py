@@ -359,6 +359,13 @@ def looks_written(view: memoryview, framed: Frame) -> bool:
     return all(start == end or view[end - 1] for start, end in zip(starts, ends, strict=True))
 
 
+def has_zeros(view: memoryview, framed: Frame) -> bool:
+    """Whether zeros are within topic or properties: hardly any text has them, and an unwritten part
+    does."""
+    topic = view[framed.topic : framed.topic + framed.topic_length]
+    return b"\0" in bytes(topic) or b"\0" in bytes(view[framed.properties : framed.total_size])
+
+
 def tags_code(record: Record, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS) -> int:
     """The i64 that is stored in the consume queue (``CommitLog.checkMessageAndReturnSize``).
 

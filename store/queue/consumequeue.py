@@ -343,11 +343,12 @@ class QueueFiles(MappedFileQueue):
     def write(
         self, position: int, data: bytes | memoryview, root: Path, unsynced: UnsyncedFiles
     ) -> None:
-        """Write units at byte ``position``, across files if needed (``write_pieces``)."""
-        view = memoryview(data).cast("B")
-        is_one = 0 < len(view) <= self.file_size - position % self.file_size
-        pieces = ((position, view),) if is_one else self._pieces(position, view)
-        self.write_pieces(pieces, root, unsynced)
+        """Write units, as single bytes, at byte ``position``, across files if needed
+        (``write_pieces``)."""
+        if 0 < len(data) <= self.file_size - position % self.file_size:
+            self.write_piece(position, data, root, unsynced)
+        else:
+            self.write_pieces(self._pieces(position, memoryview(data)), root, unsynced)
 
     def _pieces(self, position: int, view: memoryview) -> Iterator[tuple[int, memoryview]]:
         while view:

@@ -80,14 +80,20 @@ class MappedFileQueue:
         ``unsynced``, which also knows the new names of a call that failed. Raises OutputError.
         """
         for offset, data in pieces:
-            start = offset - offset % self.file_size
-            new = start not in self.starts
-            if new:
-                unsynced.add_names(fsops.create_directories(self.directory, root))
-                unsynced.add_names([self.directory])
-            unsynced.write(self._path_text(start), self.file_size, data, offset - start)
-            if new:
-                self.starts = sorted({*self.starts, start})
+            self.write_piece(offset, data, root, unsynced)
+
+    def write_piece(
+        self, offset: int, data: bytes | memoryview, root: Path, unsynced: UnsyncedFiles
+    ) -> None:
+        """Write one piece (``write_pieces``)."""
+        start = offset - offset % self.file_size
+        new = start not in self.starts
+        if new:
+            unsynced.add_names(fsops.create_directories(self.directory, root))
+            unsynced.add_names([self.directory])
+        unsynced.write(self._path_text(start), self.file_size, data, offset - start)
+        if new:
+            self.starts = sorted({*self.starts, start})
 
     def remove_all(self) -> None:
         """Remove every file, oldest first, each durably before the next one: what a power cut

@@ -102,7 +102,7 @@ INDEX_ENTRY_BYTES = 20
 """Bytes per entry of the three columns of IndexEntries together."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """Messages of one queue, in log order, from one scanned chunk."""
 

@@ -29,7 +29,7 @@ MAX_QUEUE_OFFSET = ((1 << 63) - 1) // CQ_STORE_UNIT_SIZE - (1 << 32)
 """Positions stay below 2^63 bytes, a file's length included."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class QueueEnd:
     """The end of a queue, on which the next message's place depends."""
 
@@ -41,7 +41,7 @@ class QueueEnd:
     """Queue offset after that of the last message with a unit; None if not known yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlacingRules:
     """Settings of an output and the state of the log, on which a place depends as well."""
 
@@ -52,7 +52,7 @@ class PlacingRules:
     """Whether the log has lost all bytes before an offset."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
     """Messages [first, last) of a run, and the queue's end after them."""
 
@@ -71,17 +71,17 @@ class Step:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Built(Step):
     """Messages that have their units already: offset + size <= maxPhysicOffset."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BegunAnew(Step):
     """No message: all units of the queue go, since the log has lost their messages."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Placed(Step):
     """Messages that get units, one after the other."""
 
@@ -102,7 +102,7 @@ class Placed(Step):
         return () if self.gap is None else (self.gap,)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Dropped(Step):
     """Messages that get no unit."""
 

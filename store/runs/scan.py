@@ -140,7 +140,7 @@ class _Chunk:
         runs = self.runs[: state[scankernel.STATE_RUNS]].copy()
         cursors = np.zeros(len(runs), np.int64)
         np.cumsum(runs[:-1, scankernel.RUN_COUNT], out=cursors[1:])
-        details = self._grouped_details(count, cursors.copy())
+        details = self._grouped_details(count, cursors)
         units = np.empty(count * CQ_STORE_UNIT_SIZE, np.uint8)
         is_contiguous = bool(runs[:, scankernel.RUN_CONTIGUOUS].all())
         grouped = np.empty(0 if is_contiguous else count, np.int64)
@@ -167,7 +167,7 @@ class _Chunk:
         if self.details is None:
             return None
         order = np.empty(count, np.int64)
-        scankernel.group_order(count, self.run_ids, cursors, order)
+        scankernel.group_order(count, self.run_ids, cursors.copy(), order)
         details = np.empty(count, DETAIL_DTYPE)
         timestamps, base_offsets, batch_sizes, are_light = self.details
         details["store_timestamp"] = timestamps[order]

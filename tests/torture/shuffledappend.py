@@ -27,7 +27,7 @@ from tests.torture.cases import Case, Kind
 
 LOG_FILE_SIZE = 2048
 PAUSES = (0.0, 0.0001, 0.001, 0.01, 1.0, 20.0)
-"""Seconds; the seal time is 2 ms, the time after which damage is passed is 5 s."""
+"""Seconds; the seal time is 8 ms, the time after which damage is passed is 5 s."""
 
 
 class Time:

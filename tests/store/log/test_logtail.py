@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import random
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from reput.store.log import record
+from reput.store.log import logtail, record
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange, records
 from reput.store.log.logtail import LogTail
@@ -118,6 +120,49 @@ def test_a_delayed_record_is_not_sealed_while_its_level_is_missing(live: LiveLog
     assert [one for one in found if isinstance(one, BadRange)] == []
 
 
+@pytest.mark.parametrize("where", [b"Topic", b"TagAB"])
+def test_a_record_with_a_hole_in_its_texts_waits_for_a_second(
+    live: LiveLog, monkeypatch: pytest.MonkeyPatch, where: bytes
+) -> None:
+    """A writer that stores pieces in any order may be interrupted for longer than the usual seal
+    time, and what it stores later is what is dispatched."""
+    clock = SimpleNamespace(now=time.monotonic())
+    monkeypatch.setattr(logtail, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    sealed = live.plain.end
+    offset, data = live.append(topic=b"Topic", properties=b"TAGS\x01TagAB\x02")
+    at = data.index(where) + 1
+    live.store(offset, data[:at] + bytes(2) + data[at + 2 :])
+    for _ in range(4):
+        assert live.tail.poll() == sealed
+        clock.now += 0.2
+    live.store(offset, data)
+    live.tail.poll()
+    clock.now += LogTail.SEAL_SECONDS
+    assert live.tail.poll() == live.plain.end
+
+
+def test_a_record_whose_texts_have_zeros_is_sealed_in_the_end(
+    live: LiveLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Properties are bytes of a client; one look at a log that does not grow waits for it too."""
+    clock, slept = SimpleNamespace(now=time.monotonic()), list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock.now += seconds
+
+    virtual = SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep)
+    monkeypatch.setattr(logtail, "time", virtual)
+    for properties in (b"KEYS\x01plain\x02", b"KEYS\x01a\0b\x02"):
+        slept.clear()
+        live.store(*live.append(properties=properties))
+        assert live.tail.settled() == live.plain.end
+    assert slept == [2 * LogTail.SEAL_SECONDS, LogTail.ZEROS_SECONDS]
+    live.store(*live.append(properties=b"KEYS\x01plain\x02"))
+    assert live.tail.settled() == live.plain.end
+    assert slept[2:] == [2 * LogTail.SEAL_SECONDS]
+
+
 def test_an_undispatchable_record_is_sealed_by_its_successor(live: LiveLog) -> None:
     """It stays in the log for good; the scan lists it, and the tail must not wait at it."""
     live.seal_after(NEVER)
@@ -125,21 +170,6 @@ def test_an_undispatchable_record_is_sealed_by_its_successor(live: LiveLog) -> N
     offset, data = live.append()
     live.store(offset, data)
     assert live.tail.poll() == offset
-
-
-def test_a_noted_record_is_not_sealed_before_its_time(live: LiveLog) -> None:
-    """The poll that seals it must find the bytes that were noted."""
-    live.seal_after(NEVER)
-    sealed = live.plain.end
-    offset, data = live.append(body=b"noted", properties=b"K\x01v\x02")
-    live.store(offset, data)
-    live.tail.note_last()
-    assert live.tail.poll() == sealed
-    live.seal_after(0)
-    live.store(offset + len(data) - 2, b"?")
-    assert live.tail.poll() == sealed, "other bytes than were noted"
-    live.tail.note_last()
-    assert live.tail.poll() == live.plain.end
 
 
 def test_a_successor_seals(live: LiveLog) -> None:
@@ -351,6 +381,26 @@ def test_an_idle_tail_sees_what_comes_next(live: LiveLog) -> None:
     for start in (0, live.plain.end, live.plain.spans[1][0]):
         assert live.tail.poll(start) == live.plain.end
     live.store(*live.append())
+    live.tail.poll()
+    assert live.tail.poll() == live.plain.end
+
+
+def test_an_idle_tail_asks_for_the_files_once_a_second(
+    live: LiveLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at the end costs one read of an open file; a store that was moved away and came back
+    has another file of this name."""
+    clock = SimpleNamespace(now=time.monotonic())
+    monkeypatch.setattr(logtail, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    live.seal_after(0)
+    assert [live.tail.poll(), live.tail.is_idle] == [live.plain.end, True]
+    idle = live.plain.end
+    live.plain.append()
+    path = live.directory / wire.file_name(live.plain.start)
+    path.rename(path.with_suffix(".old"))
+    live.plain.write(live.directory)
+    assert live.tail.poll() == idle
+    clock.now += logtail.IDLE_SECONDS
     live.tail.poll()
     assert live.tail.poll() == live.plain.end
 

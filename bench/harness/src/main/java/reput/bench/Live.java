@@ -25,12 +25,12 @@ import org.apache.rocketmq.store.PutMessageResult;
  * message's queue has its entry.
  *
  * <p>A line {@code RATE SECONDS SIZE} on stdin appends so many messages a second with bodies of SIZE
- * bytes, in ticks of 5 ms as {@code bench.producer} does. A second thread looks at the queues every
+ * bytes, in ticks of 1 ms as {@code bench.producer} does. A second thread looks at the queues every
  * millisecond, as {@code bench.live} looks at the watermark. The answer has the latency of every
  * message in nanoseconds, in order, and the rate reached.
  */
 final class Live {
-    private static final long TICK_NANOS = 5_000_000;
+    private static final long TICK_NANOS = 1_000_000;
     private static final long POLL_NANOS = 1_000_000;
     private static final long DRAIN_NANOS = 60_000_000_000L;
     private static final String[] TOPICS = IntStream.range(0, 8)
