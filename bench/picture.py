@@ -109,10 +109,10 @@ def plot(path: Path, machine: Mapping[str, Any], rows: Sequence[Row]) -> bool:
     lines = [line for line in (panels, curves) if line]
     if not lines:
         return False
-    # text stays text, so that it can be searched and is drawn in the reader's own fonts
-    look = {"svg.fonttype": "none", "font.size": 9, "text.color": _INK}
-    # the same results give the same file
-    with rc_context({**look, "svg.hashsalt": "reput"}):
+    # text stays text, so that it can be searched and is drawn in the reader's own fonts; the salt
+    # makes the same file of the same results
+    style = {"svg.fonttype": "none", "svg.hashsalt": "reput", "font.size": 9, "text.color": _INK}
+    with rc_context(style):  # type: ignore[arg-type]
         figure = pyplot.figure(figsize=(9.6, 3.4 * len(lines)), layout="constrained")
         parts = figure.subfigures(len(lines), 1, squeeze=False)[:, 0]
         for part, line in zip(parts, lines, strict=True):
