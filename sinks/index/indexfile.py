@@ -93,7 +93,7 @@ class IndexFileWriter:
     def _put(self, entries: IndexEntries) -> None:
         """Add those entries of a chunk that the index does not have yet."""
         offsets = entries.offsets
-        first = int(np.searchsorted(offsets, self._next_offset))
+        first = int(offsets.searchsorted(self._next_offset))
         if first < len(offsets) and offsets[first] == self._next_offset:
             first += self._next_entries
         while first < len(offsets):

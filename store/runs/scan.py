@@ -95,7 +95,8 @@ class _Chunk:
         self.runs = np.empty((run_count, scankernel.RUN_FIELDS), np.int64)
         # memory that one step of many touches and frees is cleared by the kernel each time
         self.arena = np.empty(min(size + _RECORD_NAMES, _ARENA_BYTES), np.uint8)
-        self.slots = np.full(2 * run_count, -1, np.int32)
+        self.slots = np.empty(2 * run_count, np.int32)
+        self.slots.fill(-1)
         self.details = self.keys = self.unusable = None
         if extras.details:
             self.details = (
@@ -138,22 +139,19 @@ class _Chunk:
         if not count and state[scankernel.STATE_FIRST_INDEXED] < 0:
             return None
         runs = self.runs[: state[scankernel.STATE_RUNS]].copy()
-        cursors = np.zeros(len(runs), np.int64)
-        np.cumsum(runs[:-1, scankernel.RUN_COUNT], out=cursors[1:])
-        details = self._grouped_details(count, cursors)
-        units = np.empty(count * CQ_STORE_UNIT_SIZE, np.uint8)
-        is_contiguous = bool(runs[:, scankernel.RUN_CONTIGUOUS].all())
-        grouped = np.empty(0 if is_contiguous else count, np.int64)
-        scankernel.pack_units(
+        cursors, details = np.empty(len(runs), np.int64), self._grouped_details(count, runs)
+        units, grouped = np.empty(count * CQ_STORE_UNIT_SIZE, np.uint8), np.empty(count, np.int64)
+        grouped_count = scankernel.pack_units(
             count, self.offsets, self.sizes, self.tags, self.queue_offsets, self.run_ids,
-            cursors, units, grouped,
+            runs, cursors, units, grouped,
         )  # fmt: skip
         arena = self.arena[: state[scankernel.STATE_ARENA]].copy()
         noted = (
             self.unusable[: state[scankernel.STATE_UNUSABLE]] if self.unusable is not None else ()
         )
         unusable = [BadRange(int(a), int(b), Status.BAD_MULTI_DISPATCH) for a, b in noted]
-        packed = PackedChunk(arena, runs, units, grouped, details, self._index_entries(), unusable)
+        queue_offsets, entries = grouped[:grouped_count], self._index_entries()
+        packed = PackedChunk(arena, runs, units, queue_offsets, details, entries, unusable)
         self.slots.fill(-1)
         for field in (
             scankernel.STATE_COUNT, scankernel.STATE_RUNS, scankernel.STATE_ARENA,
@@ -163,11 +161,11 @@ class _Chunk:
         state[scankernel.STATE_FIRST_INDEXED] = -1
         return packed
 
-    def _grouped_details(self, count: int, cursors: NDArray[np.int64]) -> NDArray[np.void] | None:
+    def _grouped_details(self, count: int, runs: NDArray[np.int64]) -> NDArray[np.void] | None:
         if self.details is None:
             return None
-        order = np.empty(count, np.int64)
-        scankernel.group_order(count, self.run_ids, cursors.copy(), order)
+        order, cursors = np.empty(count, np.int64), np.empty(len(runs), np.int64)
+        scankernel.group_order(count, self.run_ids, runs, cursors, order)
         details = np.empty(count, DETAIL_DTYPE)
         timestamps, base_offsets, batch_sizes, are_light = self.details
         details["store_timestamp"] = timestamps[order]

@@ -462,12 +462,25 @@ def scan_file(
 
 
 @kernel
-def pack_units(count, offsets, sizes, tags, queue_offsets, run_ids, cursors, units, grouped):
-    """Group records by run: 20-byte consume queue units into ``units``, queue offsets into
-    ``grouped``, unless that is empty.
+def _run_starts(runs, starts):
+    """``starts[r]`` becomes the index of run r's first record in the order in which records are
+    grouped by run; returns whether all runs are contiguous."""
+    start, contiguous = np.int64(0), True
+    for run in range(len(runs)):
+        starts[run] = start
+        start += runs[run, RUN_COUNT]
+        contiguous &= runs[run, RUN_CONTIGUOUS] == 1
+    return contiguous
 
-    ``cursors[r]`` is the index of run r's first record in the grouped order; it is advanced.
+
+@kernel
+def pack_units(count, offsets, sizes, tags, queue_offsets, run_ids, runs, cursors, units, grouped):
+    """Group records by run: 20-byte consume queue units into ``units``, queue offsets into
+    ``grouped``. Return the number of these that are needed: none where all runs are contiguous.
+
+    ``cursors`` has room for a number for each run.
     """
+    contiguous = _run_starts(runs, cursors)
     for index in range(count):
         run = run_ids[index]
         at = cursors[run]
@@ -476,13 +489,15 @@ def pack_units(count, offsets, sizes, tags, queue_offsets, run_ids, cursors, uni
         put64(units, pos, offsets[index])
         put32(units, pos + SIZE_IN_UNIT, np.int64(sizes[index]))
         put64(units, pos + TAGS_CODE_IN_UNIT, tags[index])
-        if len(grouped) > 0:
+        if not contiguous:
             grouped[at] = queue_offsets[index]
+    return 0 if contiguous else count
 
 
 @kernel
-def group_order(count, run_ids, cursors, order):
+def group_order(count, run_ids, runs, cursors, order):
     """``order[i]`` becomes the record at index i of the grouped order; ``cursors`` as above."""
+    _run_starts(runs, cursors)
     for index in range(count):
         run = run_ids[index]
         order[cursors[run]] = index
