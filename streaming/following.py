@@ -78,6 +78,8 @@ class Following:
         self._runs = False
         self._moved = 0.0
         """The time, of the monotonic clock, at which the last look found something."""
+        self._quiet_until = 0.0
+        """The time up to which a look at a quiet log is one read."""
 
     def planned_end(self, batch_id: int) -> int | None:
         """Return where Spark's batch ends of which it calls foreachBatch; None where its file of
@@ -101,7 +103,7 @@ class Following:
             while not self._is_let_go_within(min(max(0.0, due - time.monotonic()), TEND_SECONDS)):
                 began = time.monotonic()
                 if began >= due:
-                    pause = self._look(commit)
+                    pause = QUIET_LOOK_SECONDS if self._is_quiet(began) else self._look(commit)
                     if pause is None:
                         return
                     due = began + max(1.0, len(_FOLLOWING) / STORES_AT_ONCE) * pause
@@ -135,7 +137,15 @@ class Following:
             commit(self.scan(position, step_end))
             self._tell()
             return 0.0 if step_end < end else self._interval
-        return QUIET_LOOK_SECONDS if now - self._moved > QUIET_SECONDS else LOOK_SECONDS
+        if now - self._moved <= QUIET_SECONDS:
+            return LOOK_SECONDS
+        self._quiet_until = now + TEND_SECONDS
+        return QUIET_LOOK_SECONDS
+
+    def _is_quiet(self, now: float) -> bool:
+        """Whether nothing has come since a look that found a quiet log; once a second it is looked
+        at as a whole."""
+        return now < self._quiet_until and self._tail.is_unchanged()
 
     def scan(self, start: int, end: int) -> DispatchBatch:
         """Scan a range here, as tasks do. Raises StoreError where it changes meanwhile."""

@@ -11,8 +11,7 @@ from reput.store.log.cursor import Hop, Window, hop_file, is_boundary, resync
 from reput.store.log.segments import Segment
 from reput.store.log.status import Outcome, Status
 
-IDLE_SECONDS = 1.0
-"""For so long the directories of a log at whose end nothing comes are not asked for changes."""
+_NOTHING = bytes(record.SIZE_MAGIC_LENGTH)
 
 
 class LogTail:
@@ -43,7 +42,6 @@ class LogTail:
         self._stuck: tuple[int, float] | None = None
         self._next_hole_check = 0.0
         self._idle_end: int | None = None
-        self._idle_until = 0.0
 
     @property
     def is_idle(self) -> bool:
@@ -70,9 +68,9 @@ class LogTail:
 
         ``start`` is a known record start; nothing before it is walked again.
         """
+        self._log.refresh()
         if self._is_idle(start):
             return max(start, self._idle_end or 0)
-        self._log.refresh()
         active = self._log.active_segment()
         if active is None:
             return start
@@ -96,18 +94,23 @@ class LogTail:
             resumed = self._end_of_damage(segment, hop, patient)
             if resumed is None:
                 if sealed == hop.offset and hop.status is Status.EMPTY:
-                    self._idle_end, self._idle_until = sealed, time.monotonic() + IDLE_SECONDS
+                    self._idle_end = sealed
                 return sealed
             self._offset = resumed
 
-    def _is_idle(self, start: int) -> bool:
-        """Whether the log is unchanged since a poll that sealed all of it, by one small read: what
-        a broker appends there, or in the next file, begins with a record or a BLANK at this end."""
+    def is_unchanged(self) -> bool:
+        """Whether the log is as a poll has found it that sealed all of it, by one small read: what
+        a broker appends at this end, or in the next file, begins with a record or a BLANK. A change
+        of the files is not noticed."""
         end = self._idle_end
-        until = min(self._idle_until, self._next_hole_check)
-        if end is None or start > end or time.monotonic() >= until:
+        return end is not None and self._log.read(end, len(_NOTHING)) == _NOTHING
+
+    def _is_idle(self, start: int) -> bool:
+        """Whether a poll would find nothing new."""
+        end = self._idle_end
+        if end is None or start > end or time.monotonic() >= self._next_hole_check:
             return False
-        return self._log.read(end, record.SIZE_MAGIC_LENGTH) == bytes(record.SIZE_MAGIC_LENGTH)
+        return self.is_unchanged()
 
     def _is_sealed(self, hop: Hop) -> bool:
         self._has_zeros = False

@@ -26,6 +26,7 @@ from reput.streaming import dispatcher, following
 from reput.streaming.following import (
     LOOK_SECONDS,
     QUIET_LOOK_SECONDS,
+    TEND_SECONDS,
     Following,
 )
 from reput.streaming.indexes import Indexes
@@ -243,32 +244,45 @@ def test_a_lone_message_is_sealed_by_the_next_look(
 ) -> None:
     """After a quiet time there are few looks; one that finds a record has more after it at once,
     and the second of these finds it unchanged for long enough."""
+    looks, wholes, tends = list[float](), list[float](), list[float]()
+
+    def looked(look: Any) -> Any:
+        def look_at(tail: LogTail, *arguments: Any) -> Any:
+            if grows.clock.now not in looks[-1:]:
+                looks.append(grows.clock.now)
+                if len(looks) == 1_000:
+                    assert tail.is_idle
+                    grows.append()
+            if look is poll:
+                wholes.append(grows.clock.now)
+            return look(tail, *arguments)
+
+        return look_at
+
     poll = LogTail.poll
-    looks = list[float]()
 
-    def polled(tail: LogTail, *arguments: Any) -> int:
-        looks.append(grows.clock.now)
-        if len(looks) == 1_000:
-            assert tail.is_idle
-            grows.append()
-        return poll(tail, *arguments)
-
-    monkeypatch.setattr(LogTail, "poll", polled)
+    for name in ("poll", "is_unchanged"):
+        monkeypatch.setattr(LogTail, name, looked(getattr(LogTail, name)))
     end = grows.broker.end_offset
     progress = Progress(0, 0, log_end=end)
     found = grows.following(progress)
 
     def tend() -> None:
+        tends.append(grows.clock.now)
         if progress.position > end:
             found.let_go()
 
     found.run(lambda step: grows.commit(progress, step), tend)
     assert grows.steps[-1].end == grows.broker.end_offset
-    assert looks[999] - looks[998] == pytest.approx(QUIET_LOOK_SECONDS)
+    spaces = [later - before for before, later in pairwise(looks)]
+    assert spaces[900:999] == pytest.approx([QUIET_LOOK_SECONDS] * 99)
     assert len(looks) == 1_002
     assert grows.times[-1] - looks[999] == pytest.approx(2 * LOOK_SECONDS)
     assert 2 * LOOK_SECONDS > LogTail.SEAL_SECONDS
-    assert looks[2] - looks[1] == pytest.approx(LOOK_SECONDS), "it is not quiet yet"
+    assert spaces[1] == pytest.approx(LOOK_SECONDS), "it is not quiet yet"
+    for times, seconds in ((tends, QUIET_LOOK_SECONDS), (wholes, TEND_SECONDS)):
+        waits = [later - before for before, later in pairwise(times)]
+        assert max(waits) < seconds + 2 * QUIET_LOOK_SECONDS, "what is due is due in quiet too"
 
 
 def test_what_the_planner_has_sealed_is_dispatched(

@@ -385,26 +385,6 @@ def test_an_idle_tail_sees_what_comes_next(live: LiveLog) -> None:
     assert live.tail.poll() == live.plain.end
 
 
-def test_an_idle_tail_asks_for_the_files_once_a_second(
-    live: LiveLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A look at the end costs one read of an open file; a store that was moved away and came back
-    has another file of this name."""
-    clock = SimpleNamespace(now=time.monotonic())
-    monkeypatch.setattr(logtail, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    live.seal_after(0)
-    assert [live.tail.poll(), live.tail.is_idle] == [live.plain.end, True]
-    idle = live.plain.end
-    live.plain.append()
-    path = live.directory / wire.file_name(live.plain.start)
-    path.rename(path.with_suffix(".old"))
-    live.plain.write(live.directory)
-    assert live.tail.poll() == idle
-    clock.now += logtail.IDLE_SECONDS
-    live.tail.poll()
-    assert live.tail.poll() == live.plain.end
-
-
 def test_a_known_start_is_taken_and_nothing_after_it_missed(live: LiveLog) -> None:
     """A fresh tail told of a record start gives the same end as one that walks from the left."""
     for _ in range(6):
