@@ -13,7 +13,7 @@ import typer
 from reput.cli import options, texts
 from reput.cli.commands import Command, Group
 from reput.cli.printer import Result, printed
-from reput.store.errors import ReputError, StoreError, UsageError
+from reput.store.errors import ReputError, StoreError, UsageError, library_text
 
 if TYPE_CHECKING:
     from reput.sinks.tables.upkeep import TableUpkeep
@@ -124,6 +124,6 @@ def _failures(table: str) -> Iterator[None]:
     except Exception as error:
         from reput.sinks.delta.localtable import without_password  # noqa: PLC0415
 
-        text = " ".join(str(error).split()) or type(error).__name__
-        line = without_password(f"the upkeep of the table {table} failed: {text}")
+        failed = f"the upkeep of the table {table} failed: {library_text(error)}"
+        line = without_password(failed)
         raise StoreError(line) from error

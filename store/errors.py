@@ -27,10 +27,12 @@ ReputError
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 PASSING_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 """Numbers of errors of an address that another process, or an interface that is not up, causes: the
 call is not wrong."""
@@ -201,3 +203,10 @@ class SyncError(OutputError):
 def error_text(error: Exception) -> str:
     """One line about any error: ours and the system's are whole sentences already."""
     return str(error) if isinstance(error, ReputError | OSError) else repr(error)
+
+
+def library_text(error: BaseException) -> str:
+    """One line about the error of a library, which may have several, and colours."""
+    text = _COLOUR.sub("", str(error))
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    return " ".join(printable.split()) or type(error).__name__

@@ -8,7 +8,6 @@ batch therefore costs no more than a notification, and a target that fails or is
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -28,7 +27,7 @@ from reput.checkpoints.followers import (
 from reput.sources.livesettings import LiveSettings
 from reput.store import fsops
 from reput.store.config import StoreSettings
-from reput.store.errors import NoSpaceError, OutputError, StoreError
+from reput.store.errors import NoSpaceError, OutputError, StoreError, library_text
 from reput.store.follower import FollowerTarget
 from reput.store.log.status import Status
 from reput.store.rows.rowform import DEFAULT_FORM
@@ -52,7 +51,6 @@ POLL_SECONDS = 0.25
 _LOST = Status.SEGMENT_DELETED.name.lower()
 
 logger = logging.getLogger("reput")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class _StoppedError(Exception):
@@ -321,10 +319,7 @@ class _FollowerThread(threading.Thread):
             self._save()
 
     def _failed(self, error: BaseException) -> None:
-        # deltalake colours its errors
-        plain = _COLOUR.sub("", str(error))
-        text = "".join(c if c.isprintable() else " " for c in plain)
-        text = " ".join(text.split()) or type(error).__name__
+        text = library_text(error)
         if text != self.state.error:
             logger.error("follower %s: %s; trying again", self.state.name, text)
         since = self.state.failing_since or datetime.now(UTC).isoformat(timespec="seconds")

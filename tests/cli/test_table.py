@@ -92,6 +92,7 @@ def test_a_table_that_cannot_be_kept(
     assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), done.stderr
     assert what in done.stderr
     assert "secret" not in done.stderr
+    assert "[31m" not in done.stderr, "a library's colours"
 
 
 @pytest.mark.usefixtures("spark")
