@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 _MAGICS = {f"{record.MESSAGE_MAGIC_V1:#x}": "v1", f"{record.MESSAGE_MAGIC_V2:#x}": "v2"}
 _NONE_WHERE_ZERO = ("prepared_transaction_offset", "store_checkpoint.")
-"""Beginnings of the names of fields whose 0 means none; -1 means none in every field."""
+"""Beginnings of the names of fields whose 0 means none."""
+_ANY_NUMBER = {"flag", "tags_code"}
+"""Fields in which -1 is a number as others; in every other field it means none."""
 _COUNTS = {"size", "body_length"}
 
 
@@ -92,7 +94,9 @@ def shown_field(name: str, value: Any) -> Any:
         return f"{value} {_MAGICS.get(value, '')}".rstrip()
     if name in _COUNTS and isinstance(value, int):
         return texts.grouped(value)
-    if value == -1 or (value == 0 and name.startswith(_NONE_WHERE_ZERO)):
+    if (value == -1 and name not in _ANY_NUMBER) or (
+        value == 0 and name.startswith(_NONE_WHERE_ZERO)
+    ):
         return None
     if name.endswith("_timestamp") and isinstance(value, int):
         return texts.time_text(value)

@@ -15,10 +15,17 @@ import pytest
 
 from reput.cli import render
 from reput.sources.plainspark import PLAIN_VARIABLE
+from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record
+from reput.streaming.config import DispatcherConfig
 from reput.workload.appender import Appender
 from tests.cli.test_terminal import lines_on
+from tests.readers.test_grouplag import write_offsets
 from tests.support.cli import REPUT, ROOT, Call, json_lines, json_object, on_terminal, reput
+from tests.support.derived_output import DerivedOutput
+from tests.support.golden import log_records
+from tests.support.live_store import LiveStore
+from tests.support.sparkless import dispatch
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 BUSY_BAR = """
@@ -164,3 +171,74 @@ def test_preparing_says_how_long_it_takes_and_nothing_of_its_own_store(
     at = next(number for number, line in enumerate(steps) if " pip install " in line)
     assert re.match("echo .* takes a few minutes", steps[at - 1])
     assert steps[-1].startswith('echo "installed: ')
+
+
+def test_minus_one_is_none_where_it_means_that(tmp_path: Path, call: Call) -> None:
+    """No record lies before the first one. But an application may set any flag, and a tag have any
+    hash: in Java, that of this one is -1."""
+    tag = b"TAGS\x01bmgkAEr\x02"
+    with LiveStore(tmp_path) as live:
+        live.append([Record(topic=b"T", flag=-1, properties=tag)])
+        live.dispatch()
+    inside = call("inspect", "record", live.root, 1).stdout
+    assert re.search(r"^last record before +none$", inside, re.M)
+    place = (live.root, "T", 0, "--output", live.output)
+    for command in (("inspect", "record", live.root, 0), ("get", *place[:3], 0, *place[3:])):
+        shown = "\n".join(lines_on(200, *command))
+        assert re.search(r"^flag +-1$", shown, re.M)
+        assert re.search(r"^prepared transaction offset +none$", shown, re.M)
+    (unit,) = re.findall(r"^0 .*", call("inspect", "queue", *place).stdout, re.M)
+    assert "-1" in unit.split()
+    assert "none" not in unit
+
+
+def test_what_a_rewind_kept_is_shown_with_both_ends(
+    golden: Callable[[str], Path], tmp_path: Path, call: Call
+) -> None:
+    """The end that the output had, and the place to which it went back."""
+    store = golden("broker")
+    output = DerivedOutput(store, tmp_path / "output")
+    output.start()
+    records = log_records(store)
+    last, middle = records[-1], records[len(records) // 2].physical_offset
+    places = (store, "--output", output.root)
+    call("checkpoints", "rewind", *places, "--to-offset", middle, "--apply")
+    for command in ("list", "prune"):
+        shown = [re.split(r"  +", line) for line in lines_on(200, "checkpoints", command, *places)]
+        heading = ["kept", "bytes", "rewound", "from", "to"]
+        (row,) = shown[shown.index(heading) + 2 : shown.index(heading) + 3]
+        assert re.fullmatch(TIME, row[2])
+        assert row[3:] == [str(last.physical_offset + last.total_size), str(middle)]
+
+
+def test_offsets_stand_below_their_headings(tmp_path: Path, call: Call) -> None:
+    """Each of the numbers of a queue is another one: its log has lost the first messages, and a
+    group has consumed some of the others."""
+    with LogAppender(tmp_path, file_size=1 << 12) as appender:
+        appender.append_all([Record(topic=b"T", body=b"x" * 500)] * 20)
+        middle = appender.end_offset
+        appender.append_all([Record(topic=b"T", body=b"x" * 500)] * 3)
+    dispatch(DispatcherConfig(tmp_path, tmp_path, once=True))
+    first, *_ = sorted((tmp_path / "commitlog").iterdir())
+    lost = sum(record.physical_offset < 1 << 12 for record in log_records(tmp_path))
+    first.unlink()
+    (tmp_path / "config").mkdir(exist_ok=True)
+    write_offsets(tmp_path, {("T", "g"): {0: 11}})
+
+    def row(heading: list[str], *command: object) -> list[str]:
+        shown = [re.split(r"  +", line) for line in call(*command).stdout.splitlines()]
+        at = next(at for at, cells in enumerate(shown) if cells[: len(heading)] == heading)
+        return shown[at + 2][: len(heading)]
+
+    assert lost not in (0, 11)
+    bounds = ["T", "0", str(lost), "23"]
+    heading = ["topic", "queue", "min offset", "max offset"]
+    assert row(heading, "status", tmp_path, "--topic", "T") == bounds
+    assert row(["topic", "queue", "min", "max", "committed"], "groups", "show", tmp_path, "g") == [
+        *bounds, "11"
+    ]  # fmt: skip
+    skipped = ("groups", "skip", tmp_path, "g")
+    assert row(["topic", "queue", "committed", "new"], *skipped) == ["T", "0", "11", "23"]
+    heading = ["topic", "queue", "from offset", "to offset", "messages"]
+    grown = ("diff", tmp_path, "--since", f"offset:{middle}")
+    assert row(heading, *grown) == ["T", "0", "20", "23", "3"]
