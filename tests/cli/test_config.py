@@ -195,3 +195,13 @@ def test_an_option_of_another_command_is_passed_over(
 def test_show_of_no_command(words: tuple[str, ...], parts: tuple[str, ...], call: Call) -> None:
     """One line."""
     assert_one_line(call("config", "show", *words), 2, *parts)
+
+
+def test_an_option_without_a_value_has_none(call: Call) -> None:
+    """A switch is true or false, and a time that nobody gave no text."""
+    shown = json.loads(call("config", "show", "--json", "tail", "/store", "T", "-f").stdout)
+    found = {one["option"]: (one["value"], one["from"]) for one in shown}
+    assert found["from-time"] == found["output"] == (None, "default")
+    assert found["follow"] == (True, "call")
+    assert found["fail-on-data-loss"] == (False, "default")
+    assert found["count"] == ("10", "default")

@@ -102,9 +102,10 @@ def test_what_a_start_refuses(site: Site, call: Call, golden: Callable[[str], Pa
     assert_one_line(call("run", site.output.root / "none", "--dry-run"), 1, "no directory")
     wrong = call(*dry, "--consume-queue-file-size", "x")
     assert_one_line(wrong, 2, "--consume-queue-file-size is 'x'; it must be")
-    config = DispatcherConfig(site.output.store, site.output.root, store_id="x")
-    with pytest.raises(UsageError, match="store_id is 'x'; it must be 32 hex digits"):
-        config.open_store()
+    for identity in ("x", "a" * 33):
+        config = DispatcherConfig(site.output.store, site.output.root, store_id=identity)
+        with pytest.raises(UsageError, match=f"store_id is '{identity}'; it must be 32 hex digits"):
+            config.open_store()
     several = ("run", "--stores", f"{golden('plain').parent}/*", "--outputs", site.output.root)
     assert_one_line(call(*several, "--dry-run"), 2, "--dry-run is for one store")
 

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record
+from reput.streaming.config import DispatcherConfig
 from tests.cli.test_errors import assert_one_line
 from tests.cli.test_read import messages_of, places, plain_places
 from tests.support.cli import Call, json_lines, reput
 from tests.support.live_store import LiveStore
+from tests.support.sparkless import dispatch
 
 CHINESE = "订单已付款"
 
@@ -138,3 +141,22 @@ def test_a_trace_is_the_events_of_one_message(tmp_path: Path, call: Call, kind: 
     missing = call("trace", live.root, "none", "--output", live.output)
     assert missing.returncode == 1
     assert "no event of message none" in missing.stderr
+
+
+def test_a_trace_has_all_events_however_many_bodies_hold_them(tmp_path: Path, call: Call) -> None:
+    """A broker answers with the newest 64 messages of a key; a message that is consumed by many
+    groups, or again and again, has more."""
+    count = 150
+    begin = "SubBefore\x01%d\x01r\x01g%d\x01req%d\x01ID1\x010\x01k1\x01192.0.2.8\x02"
+    with LogAppender(tmp_path, file_size=1 << 20) as appender:
+        for number in range(count):
+            body = begin % (1_700_000_000_000 + number, number, number)
+            keys = b"KEYS\x01ID1\x02"
+            appender.append(
+                Record(topic=b"RMQ_SYS_TRACE_TOPIC", properties=keys, body=body.encode())
+            )
+    dispatch(DispatcherConfig(tmp_path, tmp_path, once=True))
+    done = call("trace", tmp_path, "ID1")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["group"] for one in events] == [f"g{number}" for number in range(count)]
+    assert done.stderr == ""

@@ -19,7 +19,7 @@ from reput.readers.messagestore import MessageStore
 from reput.store.log.record import Record
 from tests.cli.test_errors import assert_one_line
 from tests.support.childruns import ChildRun
-from tests.support.cli import REPUT, Call, json_lines, reput, reput_on_terminal
+from tests.support.cli import REPUT, Call, json_lines, json_object, reput, reput_on_terminal
 from tests.support.golden import destroy
 from tests.support.live_store import LiveStore
 from tests.support.plain_queues import PlainMessage, plain_queue, queue_directories
@@ -415,3 +415,17 @@ def test_what_is_not_there_and_what_is_called_wrongly(
     assert_one_line(call("tail", store, "Topic_1", "--sql", "a >"), 2, "SQL92 expression")
     assert_one_line(call("tail", store, "Topic_1", "--from-time", "noon"), 2, "--from-time", "noon")
     assert call("get", store, "Topic_1", 0, "x").returncode == 2
+
+
+def test_tail_shows_the_offsets_of_the_queue_that_it_reads(
+    golden: Callable[[str], Path], call: Call
+) -> None:
+    """A light queue has other ones than its messages' own queues, and ``get`` finds the same
+    messages there."""
+    store, topic = golden("lmq"), "%LMQ%dev0"
+    stored = messages_of(store, topic)[-5:]
+    found = json_lines(call("tail", store, topic, "--count", 5))
+    assert [row["queue_offset"] for row in found] == [one.queue_offset for one in stored]
+    assert any(one.queue_offset != one.record.queue_offset for one in stored)
+    for row in found:
+        assert json_object(call("get", store, topic, 0, row["queue_offset"], "--json")) == row

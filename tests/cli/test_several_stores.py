@@ -7,9 +7,12 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from reput.cli import severalstores
+from reput.cli.printer import Table
 from reput.store.runs.dispatch import DispatchCounts
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.progress import Progress, TotalProgress
@@ -205,3 +208,20 @@ def test_wrong_calls_end_with_one_line(
         assert_one_line(call("status", *arguments), 2, words)
         assert_one_line(call("rebuild", *arguments), 2, words)
     assert not outputs.exists()
+
+
+def test_counts_stand_below_their_headings() -> None:
+    """Messages that were there already are no gaps."""
+    summary = {
+        "store": "a", "messages": 1234, "duplicates": 5, "gaps": 6, "quarantined_bytes": 7,
+        "end_offset": 89, "error": None,
+    }  # fmt: skip
+    supervised = SimpleNamespace(stores=[SimpleNamespace(summary=lambda: summary)])
+    (result,) = severalstores.results(supervised)  # type: ignore[arg-type]
+    (table,) = result.parts
+    assert isinstance(table, Table)
+    (row,) = table.rows
+    assert dict(zip(table.columns, row, strict=True)) == {
+        "store": "a", "messages": "1,234", "there already": "5", "gaps": "6",
+        "quarantined": "7 bytes", "watermark": "89",
+    }  # fmt: skip

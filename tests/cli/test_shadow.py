@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from reput.cli import shadow
+from reput.cli.printer import Table
+from reput.store.queue.kinds import QueueKind
 from reput.upkeep.compare import PairReader
+from reput.upkeep.shadow import KindCounts, ShadowResult
 from tests.cli.test_errors import assert_one_line
 from tests.support.cli import Call, json_object
 from tests.support.golden import tree
@@ -47,6 +51,17 @@ def test_equal_then_a_planted_byte(golden: Golden, tmp_path: Path, call: Call) -
     offsets = [f"offset {one[side]['offset']}, " for side in ("reput", "broker")]
     for part in (f"{QUEUE}, byte 207, unit 10", *offsets, "1 queue with a difference"):
         assert part in shown.stdout
+
+
+def test_counts_stand_below_their_headings() -> None:
+    """Entries that the broker has yet to write are no queues that cannot be compared."""
+    result = ShadowResult({QueueKind.BATCH: KindCounts(2, 1234, 5, 6)})
+    (table,) = (part for part in shadow._parts(result) if isinstance(part, Table))
+    (row,) = table.rows
+    assert dict(zip(table.columns, row, strict=True)) == {
+        "kind": "batchconsumequeue", "queues": "2", "entries equal": "1,234", "awaited": "5",
+        "queues not comparable": "6",
+    }  # fmt: skip
 
 
 @pytest.mark.usefixtures("spark")

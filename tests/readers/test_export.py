@@ -352,3 +352,13 @@ def test_export_command(tmp_path: Path, call: Call) -> None:
     assert summary.keys() == {
         "rows", "files", "bytes", "internal_left_out", "lost_bytes", "damaged_bytes", "seconds"
     }  # fmt: skip
+
+
+def test_the_beginning_of_a_topics_name_is_no_topic(
+    golden: Callable[[str], Path], tmp_path: Path, call: Call
+) -> None:
+    """The store has messages of the topic Orders; nothing is written for a slip of the hand."""
+    done = call("export", golden("broker"), tmp_path / "new", "--topic", "Order")
+    assert done.returncode == 2
+    assert "no message of topic 'Order' in the chosen range of the log" in done.stderr
+    assert not (tmp_path / "new").exists()

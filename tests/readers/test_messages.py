@@ -126,3 +126,13 @@ def test_keys_of_the_same_hash_are_told_apart(tmp_path: Path) -> None:
             result = store.index.query("Topic", "Aa", max_count=max_count)
             assert result.with_key("Topic", "Aa") == []
             assert len(result.with_key("Topic", "Aa", is_unique=True)) == 1
+
+
+def test_keys_have_any_number_of_spaces_around_them(tmp_path: Path) -> None:
+    """RocketMQ's index leaves out the empty texts that ``split(" ")`` gives then, too."""
+    small = SmallStore(tmp_path)
+    small.append(properties=b"KEYS\x01 k1  k2   k1 \x02")
+    small.append(properties=b"KEYS\x01 \x02")
+    with MessageStore(small.write()) as store:
+        first, second = store.queue("Topic", 0).get_message(0).messages
+    assert (first.keys, second.keys) == (("k1", "k2", "k1"), ())

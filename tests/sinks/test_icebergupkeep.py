@@ -255,3 +255,52 @@ def test_upkeep_that_failed_waits_for_its_interval(
         filling.write(follower, number)
         failures.append(sum("gc.enabled" in record.message for record in caplog.records))
     assert failures == [0, 1, 1, 1, 2]
+
+
+class SlowTable:
+    """A table whose upkeep takes some seconds of a clock, and is counted."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self.upkeeps = 0
+
+    def compact(self, _target_bytes: int | None = None) -> Compaction:
+        """There is nothing to do, but to look at everything."""
+        self._clock.seconds += self._seconds
+        self.upkeeps += 1
+        return Compaction()
+
+    def expire(self) -> Expiry:
+        """Nothing is old."""
+        return Expiry()
+
+
+def test_upkeep_that_takes_longer_than_its_interval_leaves_time_to_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next one begins an interval after the last one's end, however many would have been due
+    meanwhile, or before the first."""
+    clock = Clock()
+    monkeypatch.setattr(regular, "time", clock)
+    table = SlowTable(clock, 150.0)
+    upkeep_of_table = RegularUpkeep(table, "iceberg", 60.0)
+    counts = []
+    for seconds in (59.0, 200.0, 0.0, 59.0, 1.0, 0.0):
+        clock.seconds += seconds
+        upkeep_of_table.run_if_due()
+        counts.append(table.upkeeps)
+    assert counts == [0, 1, 1, 1, 2, 2]
+
+
+def test_a_table_whose_files_are_all_of_earlier_commits_is_no_empty_one(filling: Filling) -> None:
+    """A deletion by others writes the list of the files that stay anew, in which none is added."""
+    filling.write(filling.follower("b" * 32), MESSAGES)
+    filling.table.delete(f"physicalOffset < {filling.starts[5]}")
+    table = filling.table
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    assert not any(manifest.has_added_files() for manifest in snapshot.manifests(table.io))
+    assert table.scan().to_arrow().num_rows == MESSAGES - 5
+    with pytest.raises(UsageError, match="holds only rows of other writers"):
+        filling.follower().position()

@@ -91,6 +91,7 @@ def test_wrong_option_fails_at_load(spark: SparkSession, golden: Callable[[str],
     [
         ({"startingOffsets": "latest"}, "must begin at or before its end"),
         ({"startingOffsets": "100"}, "inside a record; one starts at"),
+        ({"startingOffsets": "12k"}, "a physical offset of up to 18 digits"),
         ({"endingOffsets": "77"}, "inside a record; one starts at"),
         ({"startingTimestamp": "99999999999999"}, "no record has a storeTimestamp"),
         ({"startingTimestamp": "5138-11-16T09:46:40Z"}, "no record has a storeTimestamp"),

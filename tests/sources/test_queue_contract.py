@@ -65,7 +65,7 @@ def zeros(store: Path) -> Offsets:
         ({"subscribePattern": "T.*"}, "unknown option subscribePattern, which is topicPattern"),
         ({"topics": "A", "topicPattern": "B"}, "give topics or topicPattern, not both"),
         ({"topicPattern": "("}, "option topicPattern is '\\('; it must be a regular expression"),
-        ({"queueIds": "0,x"}, "must be queue ids, separated by commas"),
+        ({"queueIds": "0,1x"}, "must be queue ids, separated by commas"),
         ({"tags": "||"}, "option tags is '||'"),
         ({"tags": "sql:a > 1"}, "must be tags, TagA || TagB; filter the rows"),
         ({"tags": " || "}, "names no tag"),

@@ -110,6 +110,7 @@ def counting_bytes() -> Iterator[list[int]]:
         ({"tags": "TagA"}, lambda unit: unit.tags_code == hash_code("TagA")),
         ({"tags": "NoSuchTag"}, lambda _: False),
         ({"topics": "Topic_3"}, lambda unit: unit.topic == "Topic_3"),
+        ({"topicPattern": "Topic|opic_1"}, lambda _: False),
         ({"topicPattern": "Topic_[12]"}, lambda unit: unit.topic in ("Topic_1", "Topic_2")),
         ({"queueIds": "1, 3"}, lambda unit: unit.queue_id in (1, 3)),
         (

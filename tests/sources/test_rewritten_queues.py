@@ -283,7 +283,7 @@ def test_offsets_have_one_text_and_are_starts(tmp_path: Path) -> None:
 
 def test_a_damaged_digit_of_an_offset_is_noticed(tmp_path: Path) -> None:
     """Spark does not check its offset log: another queue or offset, or another place, size or
-    checksum of the message before it, is an error."""
+    checksum of the message before it, is an error, and so is a letter in its place."""
     store, checkpoint = RewrittenStore(tmp_path / "store"), Checkpoint()
     store.fill(31)
     run(store, checkpoint)
@@ -292,9 +292,12 @@ def test_a_damaged_digit_of_an_offset_is_noticed(tmp_path: Path) -> None:
     older = range(text.index(" ", text.index('"log"') + len('"log": ')), text.index('", "units"'))
     for at, letter in enumerate(text):
         if letter.isdigit() and at not in older:
-            changed = text[:at] + ("1" if letter != "1" else "2") + text[at + 1 :]
-            with pytest.raises(CommitLogDataLossError):
-                run(store, Checkpoint([changed], 1))
+            # what is no JSON is noticed by Spark
+            others = ("1" if letter != "1" else "2", *("x" if at > text.index(EVIDENCE) else ""))
+            for other in others:
+                changed = text[:at] + other + text[at + 1 :]
+                with pytest.raises(CommitLogDataLossError):
+                    run(store, Checkpoint([changed], 1))
 
 
 def test_an_idle_look_reads_no_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,3 +122,19 @@ def test_records_after_a_lost_file_stay(tmp_path: Path, seed: int) -> None:
     assert sum(map(any, before.values())) >= 3
     append(tmp_path, rng, 0)
     assert {path: path.read_bytes() for path in later} == before
+
+
+def test_a_light_queue_does_not_go_on_after_the_queue_of_its_messages(tmp_path: Path) -> None:
+    """Its units lead to messages of another topic, with their queue offsets there. Nobody has sent
+    a message to the light queue's own name."""
+    properties = b"INNER_MULTI_DISPATCH\x01Light\x02INNER_MULTI_QUEUE_OFFSET\x01%d\x02"
+    (tmp_path / "broker.conf").write_text("enableMultiDispatch=true\n")
+    with LogAppender(tmp_path, file_size=FILE_SIZE) as appender:
+        appender.append_all([Record(topic=b"A", body=b"x")] * 5)
+        for number in range(2):
+            appender.append(Record(topic=b"A", properties=properties % number))
+    dispatch(DispatcherConfig(tmp_path, tmp_path))
+    assert (tmp_path / "consumequeue" / "Light" / "0").is_dir()
+    with LogAppender(tmp_path) as appender:
+        assert appender.next_queue_offset(b"A", 0) == 7
+        assert appender.next_queue_offset(b"Light", 0) == 0

@@ -9,6 +9,7 @@ real ones.
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from collections.abc import Callable
 from itertools import pairwise
@@ -29,6 +30,7 @@ from reput.streaming.config import DispatcherConfig
 from reput.streaming.sparkless import running
 from reput.upkeep.checkpoints import Rewound, check, prune, read_batch, read_positions, rewind
 from tests.crash.workloads import Remote
+from tests.support.cli import Call
 from tests.support.crash_images import Outcome, outcome
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import tree
@@ -131,6 +133,16 @@ def test_a_rewound_output_is_what_a_run_leaves_that_ended_there(place: Place) ->
         place.dispatch()
         assert place.outcome() == whole, start
     assert place.output.verify().differences == ()
+
+
+def test_batches_are_listed_with_both_ends_for_people(place: Place, call: Call) -> None:
+    """Below their headings; the first one began at the log's start."""
+    done = call("checkpoints", "list", place.log.root, "--output", place.root)
+    shown = [re.split(r"  +", line.strip()) for line in done.stdout.splitlines()]
+    at = next(at for at, cells in enumerate(shown) if cells[:3] == ["batch", "from", "to"])
+    ends = [0, *place.cuts, place.spans[-1][1]]
+    wanted = [[str(number), *map(str, both)] for number, both in enumerate(pairwise(ends))]
+    assert [cells[:3] for cells in shown[at + 2 : at + 5]] == wanted
 
 
 def test_a_torn_unit_is_not_the_last_that_is_kept(place: Place) -> None:

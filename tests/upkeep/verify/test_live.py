@@ -80,3 +80,23 @@ def test_what_is_dispatched_meanwhile_is_no_difference(
     wanted = [("consumequeue", "unit")] if is_damaged else []
     assert [(one.kind, one.damage.value) for one in found] == wanted
     assert is_damaged or output.verify().differences == ()
+
+
+@pytest.mark.parametrize("messages", [0, 3])
+def test_an_index_file_too_many_is_damage_if_no_dispatcher_can_have_made_it(
+    ram_path: Path, seed: int, messages: int
+) -> None:
+    """With messages beyond the watermark it may be one that is filled just now, but only of the
+    right size."""
+    log = GrownLog(ram_path / "store", random.Random(seed), ext=False)
+    log.grow(40)
+    output = DerivedOutput(log.root, ram_path / "output")
+    output.start()
+    log.grow(messages)
+    path = output.root / "index" / "20991231235959999"
+    path.write_bytes(bytes(output.layout.file_size))
+    whole = [(one.path, one.damage.value) for one in output.verify().differences]
+    assert whole == ([] if messages else [(f"index/{path.name}", "file")])
+    path.write_bytes(bytes(10))
+    (cut,) = output.verify().differences
+    assert (cut.path, cut.found) == (f"index/{path.name}", (10,))
