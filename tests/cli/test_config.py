@@ -205,3 +205,7 @@ def test_an_option_without_a_value_has_none(call: Call) -> None:
     assert found["follow"] == (True, "call")
     assert found["fail-on-data-loss"] == (False, "default")
     assert found["count"] == ("10", "default")
+    words = ("run", "/store", "--conf", "a=b", "--conf", "c=d e")
+    shown = json.loads(call("config", "show", "--json", *words).stdout)
+    (several,) = (one["value"] for one in shown if one["option"] == "conf")
+    assert several == "a=b c=d e"

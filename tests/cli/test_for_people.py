@@ -239,6 +239,8 @@ def test_offsets_stand_below_their_headings(tmp_path: Path, call: Call) -> None:
     ]  # fmt: skip
     skipped = ("groups", "skip", tmp_path, "g")
     assert row(["topic", "queue", "committed", "new"], *skipped) == ["T", "0", "11", "23"]
+    checkpoint = call("inspect", "checkpoint", tmp_path).stdout
+    assert re.search(r"^store checkpoint master flushed offset +none$", checkpoint, re.M)
     heading = ["topic", "queue", "from offset", "to offset", "messages"]
     grown = ("diff", tmp_path, "--since", f"offset:{middle}")
     assert row(heading, *grown) == ["T", "0", "20", "23", "3"]

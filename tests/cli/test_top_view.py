@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from reput.cli import top
+from reput.checkpoints.history import Batch
+from reput.cli import top, topview
 from reput.cli.topview import Table, TopView, topics
 from reput.upkeep.watch.outputs import Reading, WatchedQueue
 from reput.upkeep.watch.status import Lag
@@ -85,6 +86,24 @@ def test_the_sums_of_a_topic_with_an_unknown_queue_are_unknown() -> None:
     found = topics(replace(reading(()), queues=queues))
     assert isinstance(found, Table)
     assert [*map(tuple, found.rows)] == [("T", 2, 10, None), ("U", 2, None, 3.0)]
+
+
+def test_numbers_stand_below_their_headings() -> None:
+    """A queue has two bounds, and a batch two ends; this one was planned ten seconds ago."""
+    found = replace(
+        reading(()), queues=(WatchedQueue("T", 1, 2, 9, 4.0),), watermark=50,
+        batches=(Batch(7, 30, 60, False, 999_999_990_000),),
+    )  # fmt: skip
+    rows = []
+    for view in (topview.queues, topview.batches):
+        table = view(found)
+        assert isinstance(table, Table)
+        ((*values,),) = table.rows
+        rows.append(dict(zip((column.title for column in table.columns), values, strict=True)))
+    assert rows == [
+        {"topic": "T", "queue": 1, "min": 2, "max": 9, "messages": 7, "messages/s": 4.0},
+        {"batch": 7, "start": 30, "end": 60, "size": 30, "planned": 10.0, "state": "planned"},
+    ]
 
 
 @pytest.mark.parametrize("good", [0, 1, 3])

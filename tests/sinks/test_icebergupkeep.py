@@ -304,3 +304,13 @@ def test_a_table_whose_files_are_all_of_earlier_commits_is_no_empty_one(filling:
     assert table.scan().to_arrow().num_rows == MESSAGES - 5
     with pytest.raises(UsageError, match="holds only rows of other writers"):
         filling.follower().position()
+
+
+def test_a_table_whose_rows_are_all_deleted_is_an_empty_one(filling: Filling) -> None:
+    """It has snapshots, and an output of its own may begin in it."""
+    filling.write(filling.follower("b" * 32), MESSAGES)
+    filling.table.delete()
+    assert filling.table.scan().to_arrow().num_rows == 0
+    assert filling.table.current_snapshot() is not None
+    filling.fill(MESSAGES)
+    assert filling.offsets() == filling.starts

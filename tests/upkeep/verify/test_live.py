@@ -18,7 +18,8 @@ import reput.upkeep.verify.index
 import reput.upkeep.verify.logcomparison
 from reput.upkeep.verify.difference import Difference
 from tests.support.derived_output import DerivedOutput
-from tests.support.grown_log import GrownLog
+from tests.support.grown_log import FILE_SIZE, SETTINGS, GrownLog
+from tests.support.wire import file_name
 
 MOMENTS = {
     "before the log is read": (reput.upkeep.verify.logcomparison.LogComparison, "_scan"),
@@ -100,3 +101,57 @@ def test_an_index_file_too_many_is_damage_if_no_dispatcher_can_have_made_it(
     path.write_bytes(bytes(10))
     (cut,) = output.verify().differences
     assert (cut.path, cut.found) == (f"index/{path.name}", (10,))
+
+
+@pytest.mark.parametrize("messages", [0, 3])
+def test_a_missing_index_file_is_damage_also_beside_a_dispatcher(
+    ram_path: Path, seed: int, messages: int
+) -> None:
+    """Its entries are of messages below the watermark."""
+    log = GrownLog(ram_path / "store", random.Random(seed), ext=False)
+    log.grow(40)
+    output = DerivedOutput(log.root, ram_path / "output")
+    output.start()
+    log.grow(messages)
+    max((output.root / "index").iterdir()).unlink()
+    (one,) = output.verify().differences
+    assert (one.kind, one.damage.value) == ("index", "missing")
+
+
+@pytest.mark.parametrize("messages", [0, 3])
+def test_an_ext_file_without_units_may_be_one_that_was_just_made(
+    ram_path: Path, seed: int, messages: int
+) -> None:
+    """With messages beyond the watermark; otherwise no dispatcher made it."""
+    log = GrownLog(ram_path / "store", random.Random(seed), ext=True)
+    log.grow(40)
+    output = DerivedOutput(log.root, ram_path / "output")
+    output.start()
+    log.grow(messages)
+    last = max(output.files()["consumequeue_ext"], key=lambda path: int(path.name))
+    new = last.with_name(file_name(int(last.name) + SETTINGS["mappedFileSizeConsumeQueueExt"]))
+    new.write_bytes(bytes(last.stat().st_size))
+    found = [one.path for one in output.verify().differences]
+    assert found == ([] if messages else [str(new.relative_to(output.root))])
+
+
+@pytest.mark.parametrize("messages", [0, 3])
+def test_a_queue_without_files_may_be_one_that_was_just_made(
+    ram_path: Path, seed: int, messages: int
+) -> None:
+    """With messages beyond the watermark. Otherwise it is one that had files, of messages which the
+    log has lost."""
+    log = GrownLog(ram_path / "store", random.Random(seed), ext=False)
+    log.grow(60)
+    output = DerivedOutput(log.root, ram_path / "output")
+    output.start()
+    min((log.root / "commitlog").iterdir()).unlink()
+    assert output.verify().differences == ()
+    log.plain.cut(log.plain.end)
+    (output.root / "consumequeue" / "New" / "0").mkdir(parents=True)
+    for _ in range(messages):
+        log.plain.append(topic=b"New", store_timestamp=1_700_000_100_000)
+    last = max((log.root / "commitlog").iterdir())
+    last.write_bytes(log.plain.image[int(last.name) : int(last.name) + FILE_SIZE])
+    found = [(one.topic, one.damage.value) for one in output.verify().differences]
+    assert found == ([] if messages else [("New", "missing")])
