@@ -172,11 +172,22 @@ def _become(directory: str, arguments: Sequence[str], environment: dict[str, str
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        if not _has_no_socket(error):
+            sys.excepthook(*sys.exc_info())
     finally:
         # the libraries' exit handlers are the template's
         os._exit(code)
+
+
+def _has_no_socket(error: BaseException) -> bool:
+    """Whether Spark does not wait for the worker any more: a query that is stopped removes the
+    socket for its planner."""
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415  after ``leave_out_pandas``
+
+    is_gone = isinstance(error.__context__, FileNotFoundError)
+    cannot_open = isinstance(error, PySparkRuntimeError)
+    return cannot_open and is_gone and error.getCondition() == "CANNOT_OPEN_SOCKET"
 
 
 def main(listener: int, directory: str) -> None:

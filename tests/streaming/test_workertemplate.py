@@ -78,6 +78,26 @@ def test_a_fork_is_what_an_interpreter_of_its_own_would_be(
     assert "sent by Spark" in forked.stdout
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_worker_whose_query_is_over_says_nothing(
+    template: WorkerTemplate, tmp_path: Path, is_there: bool
+) -> None:
+    """Spark removes the socket of a query that is stopped. One at which nobody listens is another
+    matter, which is told as Spark's own worker tells it."""
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as closed:
+        if is_there:
+            closed.bind(str(path))
+    done = subprocess.run(
+        [template.python, "-m", "pyspark.sql.streaming.python_streaming_source_runner"],
+        env={"PYTHON_WORKER_FACTORY_SOCK_PATH": str(path)}, cwd=tmp_path,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert ("CANNOT_OPEN_SOCKET" in done.stderr) is is_there
+    assert bool(done.stderr) is is_there
+
+
 def test_what_is_no_module_runs_in_an_interpreter(template: WorkerTemplate) -> None:
     """Whoever is given this interpreter can ask it for its version, or to run a line."""
     for arguments in (["--version"], ["-c", "import pyspark; print(pyspark.__version__)"]):
