@@ -185,9 +185,10 @@ def _has_no_socket(error: BaseException) -> bool:
     socket for its planner."""
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415  after ``leave_out_pandas``
 
+    if not isinstance(error, PySparkRuntimeError):
+        return False
     is_gone = isinstance(error.__context__, FileNotFoundError)
-    cannot_open = isinstance(error, PySparkRuntimeError)
-    return cannot_open and is_gone and error.getCondition() == "CANNOT_OPEN_SOCKET"
+    return is_gone and error.getCondition() == "CANNOT_OPEN_SOCKET"
 
 
 def main(listener: int, directory: str) -> None:
