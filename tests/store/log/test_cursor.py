@@ -350,12 +350,14 @@ def test_a_forged_length_costs_no_memory(tmp_path: Path) -> None:
     plain.put(plain.spans[1][0] + 4, bytes(4))
     plain.put(plain.spans[2][0], struct.pack(">i", 60 << 20))
     log = CommitLog([plain.write(tmp_path / "log")])
+    # the first search of a process imports and compiles kernels, which costs megabytes
+    found = cursor.resync(log, Window(log, SMALL), plain.spans[1][0])
     window = Window(log, SMALL)
     tracemalloc.start()
-    found = cursor.resync(log, window, plain.spans[1][0])
+    again = cursor.resync(log, window, plain.spans[1][0])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found == plain.spans[3][0]
+    assert found == again == plain.spans[3][0]
     assert peak < 1 << 20
     log.close()
 
