@@ -120,15 +120,19 @@ class Committer:
         self._store_checkpoint.take_over(plan, self._log, is_ours, may_be_ahead=clear_from is None)
         current = self._advance_to(begin, plan, clear_from, shown)
         self._written = current
-        durable_end = current.end_offset if is_ours else None
+        durable_end = queues_end = current.end_offset if is_ours else None
+        if plan.lost is not None and shown is not None:
+            # units that readers were shown before the log lost their messages are durable since the
+            # sync above
+            queues_end = plan.lost[1]
         self._writers = self._indexes.open_writers(
-            self._config.output, self._ledger, durable_end, self._log
+            self._config.output, self._ledger, durable_end, self._log, queues_end=queues_end
         )
         if clear_from is not None:
             for writer in self._writers:
                 writer.truncate(clear_from)
         if plan.lost is not None:
-            # only now that no unit of the lost range is left
+            # only now that no unit of the lost range is left but those that readers were shown
             current = self._watermark.advance(replace(current, end_offset=plan.lost[1]))
             self._written = current
         self._ends.open(current, is_new=not is_ours, replays=plan.replays)
@@ -234,6 +238,7 @@ class Committer:
                 f"{current and current.end_offset}, and would skip messages: nothing was written",
                 physical_offset=batch.start,
             )
+        self._check_shown(current)
         counts = DispatchCounts()
         for bad in batch.bad:
             done = bad.status is Status.SEGMENT_DELETED and bad.start < current.end_offset
@@ -333,6 +338,17 @@ class Committer:
             raise CommitLogError(
                 f"{noticed}: the broker has cut the log while the dispatcher ran; start it again, "
                 "which cuts the queues where the log still agrees and goes on from there",
+                physical_offset=current.end_offset,
+            )
+
+    def _check_shown(self, current: Watermark) -> None:
+        """Raises CommitLogError where the log has lost messages since the start that readers were
+        shown by a run that was killed: their units stand where this one would put later ones."""
+        shown, first = self._visible.current, self._log.min_offset
+        if shown and current.end_offset < min(first, shown.end_offset):
+            raise CommitLogError(
+                f"the log begins at {first} now, and has lost messages from {current.end_offset} on"
+                " that a killed run has dispatched; start it again, which goes on from there",
                 physical_offset=current.end_offset,
             )
 

@@ -94,15 +94,21 @@ class Indexes:
         return IndexFiles(output / INDEX_DIRECTORY, self.settings.index_layout).first_phy_offset()
 
     def open_writers(
-        self, output: Path, ledger: Ledger, durable_end: int | None, log: CommitLog
+        self,
+        output: Path,
+        ledger: Ledger,
+        durable_end: int | None,
+        log: CommitLog,
+        *,
+        queues_end: int | None,
     ) -> Sequence[IndexWriter]:
         """Open the writers, in the order in which they write; ``durable_end`` is the watermark, or
-        None to trust another writer's files."""
+        None to trust another writer's files. Units before ``queues_end`` are durable as well."""
         writers: list[IndexWriter] = []
         if self.on_executors:
             writers.append(ExecutorQueues(output, ledger))
         else:
-            writers += self.open_queue_writers(output, ledger, durable_end, log)
+            writers += self.open_queue_writers(output, ledger, queues_end, log)
         if self.settings.builds_index:
             is_late = (durable_end or 0) > log.min_offset
             if is_late and self.first_indexed(output) is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.store.errors import StoreError
+from reput.store.errors import CommitLogError, StoreError
 from reput.store.files import WATERMARK_FILE
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.sparkless import running
@@ -17,6 +17,7 @@ from tests.support.small_store import SmallStore
 from tests.support.wire import PlainLog
 
 FILE_SIZE = 2048
+HOUR_MS = 3_600_000
 
 
 def log_of(bodies: list[int], *, queue_id: int = 0) -> PlainLog:
@@ -172,3 +173,58 @@ def test_a_queue_that_began_anew_with_a_lost_message(tmp_path: Path, is_seen: bo
     queues = (output.root / "consumequeue" / "Topic" / "0" for output in (store.output, fresh))
     found, wanted = map(tree, queues)
     assert found == wanted
+
+
+@pytest.mark.parametrize("following", [3, 0, 1, 9])
+def test_readers_were_shown_what_retention_took_before_it_was_durable(
+    tmp_path: Path, following: int
+) -> None:
+    """A run is killed, and retention takes messages that it has shown. The queue goes on, begins
+    again or jumps: no message has two units, and a unit of what is gone stays in its place unless
+    the queue begins anew."""
+    store, durable = killed_before_it_was_durable(tmp_path, following)
+    grown(store, following + 1, 50, 50)
+    retire(store)
+    store.output.start()
+    check_what_is_gone(store, durable)
+
+
+def test_retention_takes_what_readers_were_shown_before_it_comes_again(tmp_path: Path) -> None:
+    """A run that goes on after a kill ends with an error, and writes nothing: units that readers
+    were shown would stay beyond its own. The next start goes on where the log begins."""
+    store, durable = killed_before_it_was_durable(tmp_path, 0)
+    before = tree(store.output.root / "consumequeue")
+    config = DispatcherConfig(store.output.store, store.output.root, durable_latency_ms=HOUR_MS)
+    line = f"lost messages from {durable} on that a killed run has dispatched; start it again"
+    with pytest.raises(CommitLogError, match=line) as raised, running(config) as run:
+        retire(store)
+        run.log.refresh()
+        run.commit(run.scan(store.plain.end))
+    assert raised.value.fields["physical_offset"] == durable
+    assert tree(store.output.root / "consumequeue") == before
+    store.output.start()
+    check_what_is_gone(store, durable)
+
+
+def killed_before_it_was_durable(directory: Path, following: int) -> tuple[SmallStore, int]:
+    """Dispatch queue offsets 0 to 2 in the log's first file and ``following`` in the second, and
+    end as by a kill; return the watermark, after the first message."""
+    plain = log_of([100] * 3)
+    append(plain, 0, 1000, queue_id=1)
+    append(plain, following, 1000)
+    assert plain.spans[-1][0] == FILE_SIZE
+    store, durable = SmallStore(directory, plain), plain.spans[0][1]
+    config = DispatcherConfig(store.output.store, store.output.root, durable_latency_ms=HOUR_MS)
+    with pytest.raises(KeyboardInterrupt), running(config) as run:
+        run.commit(run.scan(durable))
+        run.commit(run.scan(plain.end), durable=False)
+        raise KeyboardInterrupt
+    assert store.end == durable
+    return store, durable
+
+
+def check_what_is_gone(store: SmallStore, durable: int) -> None:
+    gone = [(durable, FILE_SIZE)]
+    fronts = [(0, 0), (FILE_SIZE, FILE_SIZE)]
+    store.check(front=FILE_SIZE, gone=gone, shown=gone, fronts=fronts)
+    assert store.output.verify().differences == ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,12 +34,29 @@ Listed = tuple[int, int, str]
 """Physical offset, its end, and the reason."""
 Fronts = Sequence[tuple[int, int]]
 """Physical offset, and where the log began when the messages from there on were dispatched."""
-Emptied = Mapping[tuple[str, int], int]
-"""Topic and queue id, and the physical offset before which all units were removed for a message
-that a cut has taken since."""
+Queue = tuple[str, int]
+"""Topic and queue id."""
+Emptied = Mapping[Queue, int]
+"""Queue -> the physical offset before which all units were removed, for a message that has no unit:
+a cut has taken it, or a crash its unit."""
 _MAGIC = re.compile(
     b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (wire.V1_MAGIC, wire.V2_MAGIC))
 )
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Messages from ``start`` to ``end`` that came again: one that had been dropped begins its
+    queue anew if the log has lost the queue's units since."""
+
+    start: int
+    end: int
+    watermark: int
+    """The watermark at that time: all messages before it had come."""
+    front: int
+    """Where the log began at that time."""
+    ends: Mapping[Queue, int] = field(default_factory=dict)
+    """Where a crash has ended it earlier."""
 
 
 @dataclass
@@ -99,16 +117,19 @@ class SmallStore:
         verify: bool = True,
         front: int = 0,
         gone: Sequence[tuple[int, int]] = (),
+        shown: Sequence[tuple[int, int]] = (),
         fronts: Fronts = (),
         emptied: Emptied | None = None,
+        repeats: Sequence[Repeat] = (),
         is_all: bool = True,
     ) -> Expected:
         """Assert that the output is what the log's bytes stand for up to the watermark, and with
         ``is_all`` that no whole record is left; return that. ``front`` is where the log begins now,
-        ``gone`` was removed before it was dispatched, ``fronts`` are where it began before, and
-        ``emptied`` are queues that began anew with messages that were cut."""
+        ``gone`` was removed before it was durably dispatched, ``shown`` are ends of that which
+        readers had been shown, ``fronts`` are where it began before, ``emptied`` are queues that
+        began anew with messages that were cut, and ``repeats`` are batches that came again."""
         end = self.end
-        expected = expected_of(self.plain, end, gone, fronts, emptied)
+        expected = expected_of(self.plain, end, gone, shown, fronts, emptied, repeats)
         here, queues = tree(self.output.root / "consumequeue"), expected.queues.tree()
         # a crash may come after a queue was removed, and before it begins anew
         kept = here.keys() | of_messages(queues, front)
@@ -195,55 +216,105 @@ def is_directory_name(topic: bytes) -> bool:
     )
 
 
-def _dispatched(expected: Expected, found: Record, levels: tuple[int, ...], log_min: int) -> None:
+def _index(expected: Expected, found: Record) -> None:
     start, end = found.physical_offset, found.physical_offset + found.total_size
     hashes = tuple(index_key_hash(key) for key in index_keys(found))
     expected.index.build_index(Message(start, end, found.store_timestamp, hashes))
-    if not found.dispatched_to_queue:
+
+
+def _dispatched(expected: Expected, found: Record, log_min: int) -> None:
+    start, end = found.physical_offset, found.physical_offset + found.total_size
+    if _has_queue(found):
+        _put(expected, found, log_min)
+    elif not found.dispatched_to_queue:
         return
-    if found.queue_id < 0 or not is_directory_name(found.topic):
+    elif found.queue_id < 0 or not is_directory_name(found.topic):
         reason = "queue_id" if found.queue_id < 0 else "topic_name"
         expected.listed.add((start, end, reason))
-    elif not 0 <= found.queue_offset < MAX_QUEUE_OFFSET:
-        expected.listed.add((start, end, "queue_offset_out_of_range"))
     else:
-        expected.queues.put(
-            found.topic.decode(), found.queue_id, start, found.total_size,
-            record.tags_code(found, levels), found.queue_offset, log_min,
-        )  # fmt: skip
+        expected.listed.add((start, end, "queue_offset_out_of_range"))
+
+
+def _has_queue(found: Record) -> bool:
+    return (
+        found.dispatched_to_queue
+        and found.queue_id >= 0
+        and is_directory_name(found.topic)
+        and 0 <= found.queue_offset < MAX_QUEUE_OFFSET
+    )
+
+
+def _put(expected: Expected, found: Record, log_min: int) -> None:
+    tags_code = record.tags_code(found, record.DEFAULT_DELAY_LEVELS_MS)
+    expected.queues.put(
+        found.topic.decode(), found.queue_id, found.physical_offset, found.total_size, tags_code,
+        found.queue_offset, log_min,
+    )  # fmt: skip
+
+
+def _dispatch_again(expected: Expected, dispatched: Sequence[Record], repeat: Repeat) -> None:
+    for found in dispatched:
+        start, key = found.physical_offset, (found.topic.decode(errors="replace"), found.queue_id)
+        end = repeat.ends.get(key, repeat.end)
+        if repeat.start <= start < end and _has_queue(found):
+            _put(expected, found, repeat.front)
 
 
 def expected_of(
     plain: wire.PlainLog,
     end: int,
     gone: Sequence[tuple[int, int]] = (),
+    shown: Sequence[tuple[int, int]] = (),
     fronts: Fronts = (),
     emptied: Emptied | None = None,
+    repeats: Sequence[Repeat] = (),
 ) -> Expected:
-    """The output of the log's bytes before ``end``, but for ranges that were ``gone``."""
-    began = sorted([*fronts, *((high, high) for _, high in gone)])
+    """The output of the log's bytes before ``end``, but for ranges that were ``gone``: of the
+    ends of these that readers had been ``shown``, the units stay, and the ledger lists no more than
+    the range."""
+    lost = lost_of(gone, shown)
+    began = sorted([*fronts, *((high, high) for _, high in lost)])
     expected, walk = Expected(ModelQueues(QUEUE_FILE_SIZE, emptied=emptied)), PlainWalk(plain)
     items = expected.items = walk.items(plain.start, end)
     sizes = {}
-    expected.listed |= {(*lost, "segment_deleted") for lost in gone}
+    dispatched: list[Record] = []
+    coming = deque(repeats)
     for start in items.records:
-        if any(low <= start < high for low, high in gone):
+        if _is_within(start, lost):
             continue
+        while coming and coming[0].watermark <= start:
+            _dispatch_again(expected, dispatched, coming.popleft())
         found = walk.at(start)
         assert isinstance(found, Record)
+        dispatched.append(found)
         sizes[start] = found.total_size
         log_min = max((front for at, front in began if at <= start), default=0)
-        _dispatched(expected, found, record.DEFAULT_DELAY_LEVELS_MS, log_min)
-    for bad in items.bad:
-        if any(low <= bad.start < high for low, high in gone):
-            continue
-        expected.listed.add((bad.start, bad.end, bad.status.name.lower()))
+        if not _is_within(start, gone):
+            _index(expected, found)
+        _dispatched(expected, found, log_min)
+    for repeat in coming:
+        _dispatch_again(expected, dispatched, repeat)
+    expected.listed |= {(bad.start, bad.end, bad.status.name.lower()) for bad in items.bad}
     for reason, offsets in (
         ("queue_offset_seen_before", expected.queues.dropped()),
         ("queue_offset_gap", expected.queues.gaps()),
     ):
         expected.listed |= {(start, start + sizes[start], reason) for start in offsets}
+    expected.listed = {one for one in expected.listed if not _is_within(one[0], gone)}
+    expected.listed |= {(*one, "segment_deleted") for one in gone}
     return expected
+
+
+def lost_of(
+    gone: Sequence[tuple[int, int]], shown: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return the ranges that were ``gone`` without the ends of them that readers were ``shown``."""
+    ends = {high: low for low, high in shown}
+    return [(low, end) for low, high in gone if low < (end := ends.get(high, high))]
+
+
+def _is_within(offset: int, ranges: Sequence[tuple[int, int]]) -> bool:
+    return any(low <= offset < high for low, high in ranges)
 
 
 def later_boundary(plain: wire.PlainLog, end: int) -> int | None:

@@ -41,11 +41,12 @@ from tests.support.plain_walk import PlainWalk
 from tests.support.power_cuts import Disk, mount
 from tests.support.queue_units import queue_units
 from tests.support.recorder import Recorder, Tree
-from tests.support.small_store import ENTRIES, SLOTS, Expected, expected_of, of_messages
+from tests.support.small_store import ENTRIES, SLOTS, of_messages
 from tests.support.sparkless import HOUR_MS, SparkFiles
 from tests.support.wire import PlainLog
 from tests.torture.cases import Case, Kind
 from tests.torture.logmachine import SEEDS, LogRules, polled, run_machine
+from tests.torture.outputhistory import OutputHistory
 
 WATERMARK, VISIBLE = "watermark", "visible"
 INDEX_ENTRY = struct.Struct(">iqii")
@@ -80,12 +81,7 @@ class DispatcherMachine(LogRules):
         """The watermark that somebody was told before the recording."""
         self._shown = -1
         """The end that readers were shown in this boot, of the log as it is."""
-        self._fronts: list[tuple[int, int]] = []
-        """(position, the log's first byte) of the batches that made the output."""
-        self._gone: list[tuple[int, int]] = []
-        """Ranges that retention took before they were dispatched."""
-        self._emptied: dict[tuple[str, int], int] = {}
-        """Queues that may have begun anew with a message that was cut, and where the cut was."""
+        self._history = OutputHistory(self._root)
         self._cut_at: int | None = None
         """The lowest end below the watermark to which the log was cut, until a start has healed
         the output and nothing can undo that any more."""
@@ -119,10 +115,8 @@ class DispatcherMachine(LogRules):
     @property
     def may_retire(self) -> bool:
         """As above; where nothing is left of a cut, nobody can see that there was one, and a power
-        cut may undo the start that healed it. A run that has not come again to what a killed one
-        showed to readers leaves its units, and lists their messages as removed."""
-        lags = self._running is not None and self._shown > (self._mark or 0)
-        return super().may_retire and self._cut_at is None and not lags
+        cut may undo the start that healed it."""
+        return super().may_retire and self._cut_at is None
 
     def may_lose(self, end: int) -> bool:
         """As above; a watermark without a last record does not show a cut."""
@@ -132,10 +126,7 @@ class DispatcherMachine(LogRules):
 
     def lose(self, end: int) -> None:
         """Nothing is acknowledged until the next start tells everybody of the cut."""
-        queues = self._expected(min(self._seen, self.plain.end)).queues.queues
-        begun = [key for key, queue in queues.items() if queue.begun_at >= end]
-        self._emptied = {key: min(at, end) for key, at in self._emptied.items()}
-        self._emptied.update(dict.fromkeys(begun, end))
+        self._history.cut(self.plain, self._seen, end)
         self.spoil(end, self._seen)
         if end < (self._mark or 0):
             self._cut_at = end if self._cut_at is None else min(end, self._cut_at)
@@ -178,6 +169,7 @@ class DispatcherMachine(LogRules):
             self._cut_at = None
         self._began = len(self._recorder.operations)
         work()
+        self._history.note_durable(len(self._recorder.operations))
 
     def _let_go(self) -> None:
         """Close what a process has open, as its end does."""
@@ -193,23 +185,13 @@ class DispatcherMachine(LogRules):
             return
         listed = self.store.listed()
         # a file that is open can be read after it was removed
-        self._gone = [lost for lost in self._gone if (*lost, "segment_deleted") in listed]
+        history = self._history
+        history.gone = [lost for lost in history.gone if (*lost, "segment_deleted") in listed]
         self.store.check(
-            verify=is_all, front=self.first, gone=self._gone, fronts=self._fronts,
-            emptied=self._emptied_here(), is_all=is_all,
+            verify=is_all, front=self.first, gone=history.gone, shown=history.shown,
+            fronts=history.fronts, emptied=history.emptied_here(), repeats=history.all_repeats,
+            is_all=is_all,
         )  # fmt: skip
-
-    def _expected(self, end: int) -> Expected:
-        return expected_of(self.plain, end, self._gone, self._fronts, self._emptied_here())
-
-    def _emptied_here(self) -> dict[tuple[str, int], int]:
-        """Return the queues that have begun anew: a crash may have undone it before the cut."""
-        kept = {
-            key
-            for unit in queue_units(self._root)
-            if unit.offset < self._emptied.get(key := (unit.topic, unit.queue_id), 0)
-        }
-        return {key: end for key, end in self._emptied.items() if key not in kept}
 
     @precondition(lambda self: self._running is None)
     @rule()
@@ -219,14 +201,14 @@ class DispatcherMachine(LogRules):
         mark, is_cut = self._mark, self._is_cut
         if not is_cut:
             self._cut_at = None
-        if mark is None:
-            self._begin_model_anew()
-        elif mark < self.first and not is_cut:
-            self._gone.append((mark, self.first))
-        before = tree(self._root / "consumequeue")
         if not PlainWalk(self.plain).items(self.first, max(self._shown, self.first)).records:
             # nothing shows that the log is the one of which the end was shown
             self._shown = -1
+        if mark is None:
+            self._begin_model_anew()
+        elif mark < self.first and not is_cut:
+            self._history.lose(mark, self.first, shown_end=self._shown)
+        before = tree(self._root / "consumequeue")
         try:
             self._step(self._enter)
         except CommitLogError as error:
@@ -300,12 +282,12 @@ class DispatcherMachine(LogRules):
             assert self._may_fail(position, end), "a torn record was taken for a whole one"
             self._end_by_error()
             return
-        lost = max(position, self._mark or 0), min(self.first, end)
-        if lost[0] < lost[1]:
-            self._gone.append(lost)
-        begin = max(position, self._mark or 0)
-        self._fronts = [one for one in self._fronts if one[0] < begin]
-        self._fronts.append((begin, self.first))
+        if (self._mark or 0) < min(self.first, self._visible):
+            with pytest.raises(CommitLogError, match="killed run has dispatched; start it again"):
+                self._step(lambda: self._commit(run, end))
+            self._end_by_error()
+            return
+        self._history.begin_batch(position, self._mark or 0, end, self.first)
         try:
             if end > position:
                 self._step(lambda: self._commit(run, end))
@@ -337,8 +319,16 @@ class DispatcherMachine(LogRules):
         self._spark.plan(end)
         middle = self._batch_end(end, 50)
         if run.position < middle < end:
-            run.commit(run.scan(middle), durable=False)
-        run.commit(run.scan(end))
+            self._commit_part(run, middle, durable=False)
+        self._commit_part(run, end, durable=True)
+
+    def _commit_part(self, run: Running, end: int, *, durable: bool) -> None:
+        operations, mark = self._recorder.operations, self._mark or 0
+        count = len(operations)
+        again = self._history.begin_part(run.position, end, mark, self.first, count)
+        run.commit(run.scan(end), durable=durable)
+        if again is not None:
+            again.written = len(operations)
 
     def _end_by_error(self) -> None:
         """The process ends, and its cleaning up is its own."""
@@ -367,6 +357,7 @@ class DispatcherMachine(LogRules):
         self._recorder.__exit__()
         self._let_go()
         self._came_back(self._recorder.rewind(count), None if is_kill else random.Random(seed))
+        self._history.crash(self.plain, count, is_kill=is_kill)
         mark = self._mark
         assert told <= (-1 if mark is None else mark), "acknowledged, and not on the disk"
         self._shown = int(str(shown[-1])) if shown else -1
@@ -410,9 +401,13 @@ class DispatcherMachine(LogRules):
         """Readers trust the units below the watermark, at any time; those of a queue of which the
         log has nothing are removed before it begins anew."""
         here = tree(self._root / "consumequeue")
-        self._gone = [lost for lost in self._gone if lost[1] <= max(mark or 0, self._shown)]
-        expected = self._expected(mark or 0)
+        self._history.forget_from(max(mark or 0, self._shown))
+        expected = self._history.expected(self.plain, mark or 0)
+        # readers that know the watermark alone must find them
+        moving = self._history.moving(expected, self._mark or 0) if mark != self._mark else ()
         for name, data in of_messages(expected.queues.tree(), self.first).items():
+            if Path(name).parent in moving:
+                continue
             units = data.rstrip(b"\0")
             assert here.get(name, b"")[: len(units)] == units, f"{name} lacks units"
 
@@ -451,6 +446,7 @@ class DispatcherMachine(LogRules):
             output.start()
         finally:
             self._begin_disk()
+            self._history.settle()
         self._acknowledged = self._mark or 0
         self._check()
         assert output.verify().differences == ()

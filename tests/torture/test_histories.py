@@ -65,11 +65,35 @@ KILLED_AFTER_A_LOST_RANGE: list[Step] = [
 """Retention takes a range, and a kill comes once readers see what follows that range, but before
 the watermark has passed it."""
 
+REPEATED_AFTER_RETENTION: list[Step] = [
+    ("begin", {"start": 0, "seed": 0}),
+    ("start", {}),
+    ("roll", {"seed": 0}),
+    ("retire", {}),
+    ("stop", {}),
+    ("start", {}),
+    ("append", {"count": 2, "seed": 4}),
+    ("dispatch", {"share": 1}),
+    ("cut", {"lost": 1, "is_blank_kept": False}),
+    ("roll", {"seed": 1418}),
+    ("dispatch", {"share": 1}),
+    ("dispatch", {"share": 1}),
+    ("retire", {}),
+]
+"""A message is dropped, since an earlier one has its place in the queue; retention takes that one,
+and Spark repeats the batch of the message that was dropped."""
+
 
 @pytest.mark.parametrize(
     "steps",
-    [CUT_AFTER_A_BEGIN, TWO_CRASHES_AROUND_A_CUT, LAST_RECORD_WAITS, KILLED_AFTER_A_LOST_RANGE],
-    ids=["cut", "crashes", "wrong CRC", "lost range"],
+    [
+        CUT_AFTER_A_BEGIN,
+        TWO_CRASHES_AROUND_A_CUT,
+        LAST_RECORD_WAITS,
+        KILLED_AFTER_A_LOST_RANGE,
+        REPEATED_AFTER_RETENTION,
+    ],
+    ids=["cut", "crashes", "wrong CRC", "lost range", "repeated batch"],
 )
 def test_the_model_is_the_output(
     ram_path: Path, steps: list[Step], monkeypatch: pytest.MonkeyPatch
