@@ -247,9 +247,9 @@ class Committer:
             if rest.start < rest.end:
                 self._note_bad(rest, counts)
         for writer in self._writers:
-            self._watermark.check_owned()
             with self._measures.stage("write").measured():
                 counts.add(writer.write(batch))
+            self._watermark.check_owned()
         if counts.gaps:
             self._warn_of_moved()
         self._committed_end, stored = batch.end, 0
@@ -264,7 +264,6 @@ class Committer:
                 last_record_crc=fingerprint(self._log, last),
                 last_store_timestamp=stored or current.last_store_timestamp,
             )
-            self._watermark.check_owned()
             self._visible.show(self._written)
             self._measures.note_visible(stored)
         self._not_durable.append(stored)

@@ -38,7 +38,7 @@ class LogTail:
         self._offset = log.min_offset
         self._candidate: tuple[int, int, int, float] | None = None
         self._has_zeros = False
-        """What the last record waits for, unless it changes, is ``ZEROS_SECONDS``."""
+        """The last record is sealed after ``ZEROS_SECONDS`` alone."""
         self._stuck: tuple[int, float] | None = None
         self._next_hole_check = 0.0
         self._idle_end: int | None = None

@@ -23,7 +23,7 @@ from reput.store.log.kernelbase import CRC_TABLES
 from reput.store.log.segments import Segment
 from reput.store.log.status import Status
 from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE, UNIT_DTYPE
-from reput.store.runs import scankernel
+from reput.store.runs import packkernel, scankernel
 from reput.store.runs.dispatch import (
     DETAIL_DTYPE,
     UNITS_ONLY,
@@ -141,7 +141,7 @@ class _Chunk:
         runs = self.runs[: state[scankernel.STATE_RUNS]].copy()
         cursors, details = np.empty(len(runs), np.int64), self._grouped_details(count, runs)
         units, grouped = np.empty(count * CQ_STORE_UNIT_SIZE, np.uint8), np.empty(count, np.int64)
-        grouped_count = scankernel.pack_units(
+        grouped_count = packkernel.pack_units(
             count, self.offsets, self.sizes, self.tags, self.queue_offsets, self.run_ids,
             runs, cursors, units, grouped,
         )  # fmt: skip
@@ -165,7 +165,7 @@ class _Chunk:
         if self.details is None:
             return None
         order, cursors = np.empty(count, np.int64), np.empty(len(runs), np.int64)
-        scankernel.group_order(count, self.run_ids, runs, cursors, order)
+        packkernel.group_order(count, self.run_ids, runs, cursors, order)
         details = np.empty(count, DETAIL_DTYPE)
         timestamps, base_offsets, batch_sizes, are_light = self.details
         details["store_timestamp"] = timestamps[order]

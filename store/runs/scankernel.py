@@ -12,7 +12,7 @@ from numba import njit
 
 from reput.store.index.indexfile import TAG_KEY_PREFIX
 from reput.store.log import properties, record
-from reput.store.log.kernelbase import find_byte, i32, i64, kernel, le64, put32, put64, read_bytes
+from reput.store.log.kernelbase import find_byte, i32, i64, kernel, le64, read_bytes
 from reput.store.log.kernels import (
     FULL,
     NEED_MORE,
@@ -27,7 +27,6 @@ from reput.store.log.kernels import (
     topic_starts_with,
 )
 from reput.store.log.sysflag import SysFlag
-from reput.store.queue.consumequeue import CQ_STORE_UNIT_SIZE, SIZE_IN_UNIT, TAGS_CODE_IN_UNIT
 
 _TRANSACTION_MASK = SysFlag.TRANSACTION_MASK
 _COMMIT = SysFlag.COMMIT
@@ -459,46 +458,3 @@ def scan_file(
         if base + length <= before:
             return NEED_MORE, pos, base, length
         reads -= 1
-
-
-@kernel
-def _run_starts(runs, starts):
-    """``starts[r]`` becomes the index of run r's first record in the order in which records are
-    grouped by run; returns whether all runs are contiguous."""
-    start, contiguous = np.int64(0), True
-    for run in range(len(runs)):
-        starts[run] = start
-        start += runs[run, RUN_COUNT]
-        contiguous &= runs[run, RUN_CONTIGUOUS] == 1
-    return contiguous
-
-
-@kernel
-def pack_units(count, offsets, sizes, tags, queue_offsets, run_ids, runs, cursors, units, grouped):
-    """Group records by run: 20-byte consume queue units into ``units``, queue offsets into
-    ``grouped``. Return the number of these that are needed: none where all runs are contiguous.
-
-    ``cursors`` has room for a number for each run.
-    """
-    contiguous = _run_starts(runs, cursors)
-    for index in range(count):
-        run = run_ids[index]
-        at = cursors[run]
-        cursors[run] = at + 1
-        pos = at * CQ_STORE_UNIT_SIZE
-        put64(units, pos, offsets[index])
-        put32(units, pos + SIZE_IN_UNIT, np.int64(sizes[index]))
-        put64(units, pos + TAGS_CODE_IN_UNIT, tags[index])
-        if not contiguous:
-            grouped[at] = queue_offsets[index]
-    return 0 if contiguous else count
-
-
-@kernel
-def group_order(count, run_ids, runs, cursors, order):
-    """``order[i]`` becomes the record at index i of the grouped order; ``cursors`` as above."""
-    _run_starts(runs, cursors)
-    for index in range(count):
-        run = run_ids[index]
-        order[cursors[run]] = index
-        cursors[run] += 1
