@@ -470,6 +470,10 @@ class DispatcherMachine(LogRules):
         if self._running is None:
             self.start()
         self.dispatch(100)
+        if self._running is None:
+            # retention had taken what readers were shown, and the next start goes on
+            self.start()
+            self.dispatch(100)
         # the first one may have been the batch that Spark repeats
         self.dispatch(100)
         self.stop()

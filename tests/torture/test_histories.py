@@ -83,6 +83,28 @@ REPEATED_AFTER_RETENTION: list[Step] = [
 """A message is dropped, since an earlier one has its place in the queue; retention takes that one,
 and Spark repeats the batch of the message that was dropped."""
 
+RETENTION_BEFORE_A_REPEAT: list[Step] = [
+    ("begin", {"start": 0, "seed": 0}),
+    ("roll", {"seed": 0}),
+    ("retire", {}),
+    ("start", {}),
+    ("dispatch", {"share": 1}),
+    ("stop", {}),
+    ("roll", {"seed": 0}),
+    ("retire", {}),
+    ("start", {}),
+    ("dispatch", {"share": 1}),
+    ("crash", {"share": 48, "is_kill": True, "seed": 0}),
+    ("start", {}),
+    ("stop", {}),
+    ("start", {}),
+    ("stop", {}),
+    ("start", {}),
+    ("roll", {"seed": 0}),
+    ("retire", {}),
+]
+"""Retention takes what a killed run has shown to readers, while a later run has not come to it."""
+
 
 @pytest.mark.parametrize(
     "steps",
@@ -92,8 +114,9 @@ and Spark repeats the batch of the message that was dropped."""
         LAST_RECORD_WAITS,
         KILLED_AFTER_A_LOST_RANGE,
         REPEATED_AFTER_RETENTION,
+        RETENTION_BEFORE_A_REPEAT,
     ],
-    ids=["cut", "crashes", "wrong CRC", "lost range", "repeated batch"],
+    ids=["cut", "crashes", "wrong CRC", "lost range", "repeated batch", "retention"],
 )
 def test_the_model_is_the_output(
     ram_path: Path, steps: list[Step], monkeypatch: pytest.MonkeyPatch
