@@ -31,7 +31,11 @@ MAX_QUEUE_OFFSET = ((1 << 63) - 1) // CQ_STORE_UNIT_SIZE - (1 << 32)
 
 @dataclass(slots=True)
 class QueueEnd:
-    """The end of a queue, on which the next message's place depends."""
+    """The end of a queue, on which the next message's place depends.
+
+    Like the steps and the runs, it is not frozen, because one is made for each queue of each step,
+    and that would take three times as long.
+    """
 
     position: int = 0
     """Byte after the last unit."""
@@ -41,7 +45,7 @@ class QueueEnd:
     """Queue offset after that of the last message with a unit; None if not known yet."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PlacingRules:
     """Settings of an output and the state of the log, on which a place depends as well."""
 
