@@ -56,7 +56,7 @@ class LogTail:
         for a log that does not grow.
         """
         self.poll(start, patient=patient)
-        time.sleep(self.SEAL_SECONDS * 2)
+        time.sleep(self.SEAL_SECONDS)
         end = self.poll(start, patient=patient)
         if self._has_zeros:
             time.sleep(self.ZEROS_SECONDS)

@@ -112,6 +112,8 @@ class _Chunk:
             )  # fmt: skip
         if extras.multi_dispatch:
             self.unusable = np.empty((_UNUSABLE_ROOM, 2), np.int64)
+        self.unit_count = 0
+        """Units of all chunks that were packed, those in light queues too."""
         self.state = np.zeros(scankernel.STATE_FIELDS, np.int64)
         self.state[scankernel.STATE_LAST_RECORD] = -1
         self.state[scankernel.STATE_FIRST_INDEXED] = -1
@@ -132,12 +134,19 @@ class _Chunk:
         self.capacity = min(2 * before, len(self.offsets))
         return self.capacity > before
 
+    @property
+    def message_count(self) -> int:
+        """Messages of all chunks that were packed; units in light queues do not count."""
+        other = self.state[scankernel.STATE_SKIPPED] - self.state[scankernel.STATE_LIGHT]
+        return self.unit_count + int(other)
+
     def pack(self) -> PackedChunk | None:
         """Group the parsed records and start over; None if there are none."""
         state = self.state
         count = int(state[scankernel.STATE_COUNT])
         if not count and state[scankernel.STATE_FIRST_INDEXED] < 0:
             return None
+        self.unit_count += count
         runs = self.runs[: state[scankernel.STATE_RUNS]].copy()
         cursors, details = np.empty(len(runs), np.int64), self._grouped_details(count, runs)
         units, grouped = np.empty(count * CQ_STORE_UNIT_SIZE, np.uint8), np.empty(count, np.int64)
@@ -206,11 +215,9 @@ def scan(
     levels = np.array(delay_levels_ms, np.int64)
     batch_topics = _joined(extras.batch_topics)
     chunk = _Chunk(end - start, extras)
-    message_count, unit_count, offset = 0, 0, start
+    offset = start
 
     def decode(window: Window, segment: Segment, pos: int, stop: int) -> tuple[int, int]:
-        nonlocal message_count, unit_count
-        before, units_before = _message_count(chunk), int(chunk.state[scankernel.STATE_COUNT])
         # held, since another thread may refresh the log, and another file take the number
         file = log.segments.open(segment)
         status, pos, window.base, window.length = scankernel.scan_file(
@@ -219,8 +226,6 @@ def scan(
             chunk.out(), chunk.state, chunk.details, chunk.keys, extras.index_tags or None,
             chunk.unusable, extras.lmq, batch_topics,
         )  # fmt: skip
-        message_count += _message_count(chunk) - before
-        unit_count += int(chunk.state[scankernel.STATE_COUNT]) - units_before
         return status, pos
 
     for offset, outcome in decode_windows(log, start, end, decode, fail_on_data_loss):
@@ -241,7 +246,9 @@ def scan(
         yield packed
     last_record_offset = int(chunk.state[scankernel.STATE_LAST_RECORD])
     settings = BatchSettings(extras.batch_topics, delay_levels_ms)
-    yield ScannedRange(start, offset, end, message_count, last_record_offset, settings, unit_count)
+    yield ScannedRange(
+        start, offset, end, chunk.message_count, last_record_offset, settings, chunk.unit_count
+    )
 
 
 @lru_cache(1)
@@ -250,13 +257,6 @@ def _joined(topics: frozenset[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int
     names = sorted(topics)
     bounds = np.cumsum([0, *map(len, names)], dtype=np.int64)
     return np.frombuffer(b"".join(names), np.uint8), bounds
-
-
-def _message_count(chunk: _Chunk) -> int:
-    """Number of messages; units in light queues do not count."""
-    state = chunk.state
-    units = state[scankernel.STATE_COUNT] - state[scankernel.STATE_LIGHT]
-    return int(units + state[scankernel.STATE_SKIPPED])
 
 
 def runs_of(chunk: PackedChunk) -> Iterator[Run]:
