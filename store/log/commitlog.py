@@ -141,7 +141,8 @@ class CommitLog:
         It is none where it has as many bytes as those of the newest file, and the log cannot tell
         where a file is gone.
         """
-        is_short = not offset >> (max(self.segments.end.bit_length() - 1, 0) // 8 * 8)
+        last = max(self.segments.end - 1, 1)
+        is_short = not offset >> (last.bit_length() - 1) // 8 * 8
         return is_short and self.segments.at(offset) is not None
 
     def store_time(self, offset: int) -> int:

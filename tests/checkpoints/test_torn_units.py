@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import random
 import shutil
+from contextlib import closing
 from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
 
+from reput.store.log.commitlog import CommitLog
 from reput.store.log.logtail import LogTail
 from reput.streaming.sparkless import running
 from tests.support.golden import tree
@@ -80,3 +82,20 @@ def test_a_torn_unit_does_not_decide_where_a_cut_log_agrees(place: Place) -> Non
     place.dispatch()
     assert place.output.verify().differences == ()
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("end", "torn"),
+    [(0x80, 0), (0x100, 0), (0x180, 0xFF), (0x4000, 0xFF), (0x8000, 0xFF), (0xFF80, 0xFF),
+     (0x10000, 0xFF), (0x10080, 0xFFFF)],
+)  # fmt: skip
+def test_an_offset_of_as_many_bytes_as_the_logs_last_is_not_torn(
+    tmp_path: Path, end: int, torn: int
+) -> None:
+    """The first bytes of a longer one may be lost, whatever bits the last offset has; ``torn`` is
+    the largest that may be one of these."""
+    for start in range(0, end, 0x80):
+        (tmp_path / file_name(start)).write_bytes(bytes(0x80))
+    with closing(CommitLog([tmp_path])) as log:
+        found = {at for at in (0, 1, torn, torn + 1, end - 1, end) if log.may_be_torn(at)}
+    assert found == {0, min(torn, 1), torn}
