@@ -337,6 +337,28 @@ def test_a_topic_that_grows_within_a_transaction_loses_nothing(
     assert_mirrored(kafka, identity, store)
 
 
+def test_a_write_that_fails_after_a_topic_grew_leaves_nothing_out(
+    kafka: Kafka, tmp_path: Path, identity: str
+) -> None:
+    """The position is before the rows for which the topic grew, as long as they are not sent."""
+    store = make_store(tmp_path / "store", 20)
+    make_store(store, 6, queue_id=5)
+    starts = boundaries(store)
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from rows(store, 0, starts[20])
+        yield from rows(store, starts[20], starts[-1])
+        raise OSError("the log went away")
+
+    with closing(mirror_target(kafka.bootstrap, identity).open("", ANY_SETTINGS)) as follower:
+        assert follower.position() is None
+        with pytest.raises(OSError, match="the log went away"):
+            follower.write(0, starts[-1], failing())
+        assert follower.position() == starts[20]
+        follower.write(starts[20], starts[-1], rows(store, starts[20], starts[-1]))
+    assert_mirrored(kafka, identity, store)
+
+
 def test_a_batch_that_expired_is_not_committed(
     kafka: Kafka, tmp_path: Path, identity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

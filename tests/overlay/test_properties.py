@@ -158,6 +158,16 @@ def test_a_crowded_bucket_lets_a_small_map_grow() -> None:
     assert [name for name, _ in ours(16, taken)] == [name for name, _ in ours(32, taken)]
 
 
+def test_a_text_of_many_names_lets_a_large_map_grow() -> None:
+    """At 64 buckets or more only the number of names does so: three quarters are not too many."""
+    for count in (96, 97, 150):
+        names = [b"user%d" % number for number in range(count)]
+        text = b"\x02".join(name + b"\x01x" for name in names)
+        order = [name for name, _ in plainly(128, [("+", name) for name in names])]
+        assert [*JavaProperties.parse(text, 128)] == order
+        assert (order == [*JavaProperties.parse(text, 256)]) == (count > 96)
+
+
 @pytest.mark.parametrize("capacity", (16, 128))
 def test_of_equal_names_the_last_value_counts_at_the_first_place(capacity: int) -> None:
     """The names share a bucket."""

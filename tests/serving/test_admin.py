@@ -12,9 +12,11 @@ import pytest
 from reput.store import configjson
 from reput.store.files import CONSUMER_OFFSET_FILE
 from reput.store.log import properties
+from reput.streaming.config import DispatcherConfig
 from tests.readers.stores import SmallStore
 from tests.support.golden import log_records, unpack_golden
 from tests.support.remoting import Answer, Client, heartbeat, served
+from tests.support.sparkless import dispatch
 from tests.support.wire import read_log
 
 PULL, QUERY_MESSAGE, QUERY, UPDATE, VIEW, HEART_BEAT = 11, 12, 14, 15, 33, 34
@@ -260,6 +262,24 @@ def test_a_message_beyond_the_limit_of_an_answer_comes_alone(
         assert (answer.code, answer.body) == (0, stored[found[0]])
         answer = client.ask(QUERY_MESSAGE, {**fields, "maxNum": 3})
         assert (answer.code, answer.body) == (0, stored[found[2]])
+
+
+def test_a_message_is_found_by_its_position_once_it_is_dispatched(tmp_path: Path) -> None:
+    """No other question has to come first, also where the message is in a new file of the log."""
+    store, output = tmp_path / "store", tmp_path / "output"
+    small = SmallStore(store)
+    small.append()
+    small.write()
+    dispatch(DispatcherConfig(store, output))
+    with served(store, output=output) as port, Client(port) as client:
+        for count in (1, 60):
+            found = [small.append(body=bytes(100)) for _ in range(count)][-1]
+            small.write()
+            assert client.ask(VIEW, {"offset": found}).code == 1
+            dispatch(DispatcherConfig(store, output))
+            answer = client.ask(VIEW, {"offset": found})
+            assert (answer.code, answer.body) == (0, dict(read_log(store / "commitlog"))[found])
+    assert found > small.log.file_size
 
 
 def test_units_and_statistics(port: int) -> None:

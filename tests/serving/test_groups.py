@@ -145,6 +145,21 @@ def test_a_rolling_start_of_many_is_told_in_few_notices() -> None:
         loop.run_until_complete(run())
 
 
+def test_a_topic_taken_up_for_another_is_told(port: int) -> None:
+    """The other members then divide its queues anew; a heartbeat that changes nothing tells
+    nobody. The answer that comes next shows that no notice stood before it."""
+    with Client(port) as first, Client(port) as second:
+        assert first.ask(HEART_BEAT, {}, heartbeat("a", "g1", "Topic_1")).code == 0
+        second.send(HEART_BEAT, {}, heartbeat("b", "g1", "Topic_1"))
+        assert {second.receive().code, second.receive().code} == {0, NOTICE}
+        assert first.receive().code == NOTICE
+        assert second.ask(HEART_BEAT, {}, heartbeat("b", "g1", "Topic_1", version=2)).code == 0
+        assert members(first, "g1") == ["a", "b"]
+        second.send(HEART_BEAT, {}, heartbeat("b", "g1", "Topic_2", version=3))
+        assert {second.receive().code, second.receive().code} == {0, NOTICE}
+        assert first.receive().code == NOTICE
+
+
 def test_one_id_is_one_member(port: int, caplog: pytest.LogCaptureFixture) -> None:
     """This holds for any number of connections; otherwise the shares of others would shift. The log
     says so; with a name for each of them nothing is said, and both are members."""

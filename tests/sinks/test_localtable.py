@@ -122,6 +122,31 @@ def test_torn_version_is_named_and_its_rows_come_again(
     assert plain_columns(table) == plain_rows(store)
 
 
+def test_commits_of_earlier_versions_are_torn_without_their_position(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """They do not say how many transactions they include, and include one, in their last line."""
+    table, source = tmp_path / "table", Source(golden("plain"))
+    ends = source.cuts(2)
+    table_of(source, table, ends)
+    commit = newest_commit(table)
+    actions = [json.loads(line) for line in commit.read_bytes().splitlines()]
+    for action in actions:
+        if "commitInfo" in action:
+            del action["commitInfo"]["reputTransactions"]
+    others = [action for action in actions if "txn" not in action]
+    one = next(action for action in actions if "txn" in action)
+
+    def write(lines: list[dict[str, object]]) -> None:
+        commit.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    write(others)
+    with pytest.raises(StoreError, match="its end is missing"):
+        DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS).position()
+    write([*others, one])
+    assert DeltaTarget(str(table)).open(STORE_ID, ANY_SETTINGS).position() == ends[-1]
+
+
 def test_empty_commit_adds_nothing(golden: Callable[[str], Path], tmp_path: Path) -> None:
     """The rows of a file that ext4 lost, for it was not synced, come again by themselves. A write
     leaves nothing open."""

@@ -202,6 +202,38 @@ def test_the_first_message_from_a_time(golden: Callable[[str], Path], name: str,
                         assert view.first_from_time(wanted) == (later[0] if later else None)
 
 
+def test_the_first_message_from_a_time_before_and_after_a_lost_file(
+    golden: Callable[[str], Path],
+) -> None:
+    """A message of the lost file counts as stored when the first one after it was: those before it
+    are found, and nothing but lost ones comes before a message that is found."""
+    store = golden("plain")
+    queues = queues_of(store)
+    lost = sorted(int(path.name) for path in (store / "commitlog").iterdir())[1]
+    file = store / "commitlog" / file_name(lost)
+    file_size = file.stat().st_size
+    file.unlink()
+    sides = set()
+    for queue in queues:
+        kept = {
+            one.queue_offset: one.record.store_timestamp
+            for one in queue.messages
+            if not lost <= one.record.physical_offset < lost + file_size
+        }
+        with queue.opened() as view:
+            for one in queue.messages:
+                time = one.record.store_timestamp
+                found = view.first_from_time(time)
+                first = min((offset for offset, at in kept.items() if at >= time), default=None)
+                if one.queue_offset in kept:
+                    assert found is not None
+                    assert first is not None
+                    assert found <= first
+                    assert not kept.keys() & set(range(found, first))
+                    sides.add(one.record.physical_offset < lost)
+    assert sides == {True, False}
+
+
 def test_an_inner_batch_holds_its_offsets(golden: Callable[[str], Path]) -> None:
     """Every offset inside it leads to it; a queue of single messages has none such."""
     inside = 0
