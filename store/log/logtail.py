@@ -122,7 +122,8 @@ class LogTail:
         if seen is None or seen[:3] != (hop.last_record_offset, size, digest):
             self._candidate = (hop.last_record_offset, size, digest, now)
             return False
-        if now - seen[3] < self.SEAL_SECONDS:
+        # a sum: the difference after a sleep of just that time may be less by its rounding
+        if now < seen[3] + self.SEAL_SECONDS:
             # in a busy log nearly every last record gets a successor meanwhile
             return False
         view, file_end = memoryview(data), hop.offset + record.END_FILE_MIN_BLANK_LENGTH
@@ -130,7 +131,7 @@ class LogTail:
         if isinstance(framed, Outcome) or not record.looks_written(view, framed):
             return False
         self._has_zeros = record.has_zeros(view, framed)
-        return not self._has_zeros or now - seen[3] >= self.ZEROS_SECONDS
+        return not self._has_zeros or now >= seen[3] + self.ZEROS_SECONDS
 
     def _end_of_damage(self, active: Segment, hop: Hop, patient: bool) -> int | None:
         """Offset at which sound records continue after damage; None to wait."""

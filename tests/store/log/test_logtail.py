@@ -163,6 +163,25 @@ def test_a_record_whose_texts_have_zeros_is_sealed_in_the_end(
     assert slept[2:] == [LogTail.SEAL_SECONDS]
 
 
+def test_one_look_waits_for_just_the_time_that_it_needs(
+    live: LiveLog, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The log's end includes its last record, whatever a clock shows that stands still but for the
+    waits, so that a difference of two of its times may be rounded down."""
+    clock, rng = SimpleNamespace(now=0.0), random.Random(seed)
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    virtual = SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep)
+    monkeypatch.setattr(logtail, "time", virtual)
+    for properties in (b"KEYS\x01plain\x02", b"KEYS\x01a\0b\x02"):
+        live.store(*live.append(properties=properties))
+        for _ in range(100):
+            clock.now = rng.uniform(0.0, 1e6)
+            assert LogTail(live.log).settled() == live.plain.end
+
+
 def test_an_undispatchable_record_is_sealed_by_its_successor(live: LiveLog) -> None:
     """It stays in the log for good; the scan lists it, and the tail must not wait at it."""
     live.seal_after(NEVER)
