@@ -14,8 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import typer
 from pyspark.sql import SparkSession
 
+from reput.cli.render import when_ready
 from reput.sources.commitlog import CommitLogDataSource
 from reput.store.config import read_store_settings
 from reput.store.errors import NotReadyError, ReputError, UsageError
@@ -131,6 +133,17 @@ def test_a_wrong_call_ends_at_once(tmp_path: Path) -> None:
     stop = threading.Event()
     stop.set()
     assert until_ready(lambda: 1, stop) is None
+
+
+def test_a_stop_while_the_store_is_opened_counts() -> None:
+    """A command would go on for ever otherwise: nobody looks at a signal of this moment later."""
+
+    def opened() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 1
+
+    with pytest.raises(typer.Exit):
+        when_ready(opened)
 
 
 def test_what_is_not_there_is_a_failure_and_no_wrong_call(tmp_path: Path, call: Call) -> None:
