@@ -215,7 +215,8 @@ def when_ready(work: Callable[[], _Result]) -> _Result:
     """``until_ready`` for a command that follows a store; a signal ends the command meanwhile."""
     with stopped_by_signals() as stop:
         result = until_ready(work, stop)
-    if result is None:
+    # nobody looks at a signal later that has come just before the store was there
+    if result is None or stop.is_set():
         raise typer.Exit()
     return result
 

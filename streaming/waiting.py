@@ -22,8 +22,7 @@ logger = logging.getLogger("reput")
 
 def until_ready(work: Callable[[], _Result], stop: threading.Event) -> _Result | None:
     """Repeat ``work``, which is short, until it finds all that it needs; None where ``stop`` is set
-    before it has done that, since nobody looks at it later. What is missing is logged once, and
-    that it has come."""
+    before. What is missing is logged once, and that it has come."""
     began, missing = time.monotonic(), ""
     while not stop.is_set():
         try:
@@ -34,8 +33,6 @@ def until_ready(work: Callable[[], _Result], stop: threading.Event) -> _Result |
                 logger.warning("waiting: %s", missing)
             stop.wait(POLL_SECONDS)
             continue
-        if stop.is_set():
-            break
         if missing:
             logger.info("going on: all is there after %.0f s", time.monotonic() - began)
         return result
