@@ -317,22 +317,28 @@ def test_queues_that_come_later_and_damaged_bytes(
     assert len(kafka.read(f"{identity}.Alpha")) == 8
 
 
+def grown_topic(below: Path) -> tuple[Path, list[int]]:
+    """A store whose topic has further queues from its 21st message on, and where messages begin."""
+    store = make_store(below / "store", 20)
+    make_store(store, 6, queue_id=5)
+    return store, boundaries(store)
+
+
+def two_batches(store: Path, starts: list[int]) -> Iterator[pa.RecordBatch]:
+    """The rows of that store; those with the further queues come in the second batch."""
+    yield from rows(store, 0, starts[20])
+    yield from rows(store, starts[20], starts[-1])
+
+
 def test_a_topic_that_grows_within_a_transaction_loses_nothing(
     kafka: Kafka, tmp_path: Path, identity: str
 ) -> None:
     """One write, of rows in two batches, whose second has further queues: what was sent before is
     committed first, because a producer has to be made anew for them."""
-    store = make_store(tmp_path / "store", 20)
-    make_store(store, 6, queue_id=5)
-    starts = boundaries(store)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        yield from rows(store, 0, starts[20])
-        yield from rows(store, starts[20], starts[-1])
-
+    store, starts = grown_topic(tmp_path)
     with closing(mirror_target(kafka.bootstrap, identity).open("", ANY_SETTINGS)) as follower:
         assert follower.position() is None
-        follower.write(0, starts[-1], batches())
+        follower.write(0, starts[-1], two_batches(store, starts))
         assert follower.position() == starts[-1]
     assert_mirrored(kafka, identity, store)
 
@@ -341,13 +347,10 @@ def test_a_write_that_fails_after_a_topic_grew_leaves_nothing_out(
     kafka: Kafka, tmp_path: Path, identity: str
 ) -> None:
     """The position is before the rows for which the topic grew, as long as they are not sent."""
-    store = make_store(tmp_path / "store", 20)
-    make_store(store, 6, queue_id=5)
-    starts = boundaries(store)
+    store, starts = grown_topic(tmp_path)
 
     def failing() -> Iterator[pa.RecordBatch]:
-        yield from rows(store, 0, starts[20])
-        yield from rows(store, starts[20], starts[-1])
+        yield from two_batches(store, starts)
         raise OSError("the log went away")
 
     with closing(mirror_target(kafka.bootstrap, identity).open("", ANY_SETTINGS)) as follower:

@@ -31,6 +31,15 @@ MOMENTS = {
 }
 
 
+def _dispatched(below: Path, seed: int, *, ext: bool) -> tuple[GrownLog, DerivedOutput]:
+    """A log of 40 messages, and its output, which has them."""
+    log = GrownLog(below / "store", random.Random(seed), ext=ext)
+    log.grow(40)
+    output = DerivedOutput(log.root, below / "output")
+    output.start()
+    return log, output
+
+
 @pytest.mark.parametrize(
     ("messages", "is_damaged"), [(1, False), (3, False), (60, False), (60, True)]
 )
@@ -48,10 +57,7 @@ def test_what_is_dispatched_meanwhile_is_no_difference(
 ) -> None:
     """One message, a few, or new files of every kind, when a moment comes for the first or for the
     last time; a queue was damaged before, or not."""
-    log = GrownLog(ram_path / "store", random.Random(seed), ext=seed % 2 == 0)
-    log.grow(40)
-    output = DerivedOutput(log.root, ram_path / "output")
-    output.start()
+    log, output = _dispatched(ram_path, seed, ext=seed % 2 == 0)
     if is_damaged:
         # of one with several units: a start misses the only one
         paths = (output.root / "consumequeue" / "A").rglob("0*0")
@@ -89,10 +95,7 @@ def test_an_index_file_too_many_is_damage_if_no_dispatcher_can_have_made_it(
 ) -> None:
     """With messages beyond the watermark it may be one that is filled just now, but only of the
     right size."""
-    log = GrownLog(ram_path / "store", random.Random(seed), ext=False)
-    log.grow(40)
-    output = DerivedOutput(log.root, ram_path / "output")
-    output.start()
+    log, output = _dispatched(ram_path, seed, ext=False)
     log.grow(messages)
     path = output.root / "index" / "20991231235959999"
     path.write_bytes(bytes(output.layout.file_size))
@@ -108,10 +111,7 @@ def test_a_missing_index_file_is_damage_also_beside_a_dispatcher(
     ram_path: Path, seed: int, messages: int
 ) -> None:
     """Its entries are of messages below the watermark."""
-    log = GrownLog(ram_path / "store", random.Random(seed), ext=False)
-    log.grow(40)
-    output = DerivedOutput(log.root, ram_path / "output")
-    output.start()
+    log, output = _dispatched(ram_path, seed, ext=False)
     log.grow(messages)
     max((output.root / "index").iterdir()).unlink()
     (one,) = output.verify().differences
@@ -123,10 +123,7 @@ def test_an_ext_file_without_units_may_be_one_that_was_just_made(
     ram_path: Path, seed: int, messages: int
 ) -> None:
     """With messages beyond the watermark; otherwise no dispatcher made it."""
-    log = GrownLog(ram_path / "store", random.Random(seed), ext=True)
-    log.grow(40)
-    output = DerivedOutput(log.root, ram_path / "output")
-    output.start()
+    log, output = _dispatched(ram_path, seed, ext=True)
     log.grow(messages)
     last = max(output.files()["consumequeue_ext"], key=lambda path: int(path.name))
     new = last.with_name(file_name(int(last.name) + SETTINGS["mappedFileSizeConsumeQueueExt"]))
