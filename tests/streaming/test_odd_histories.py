@@ -206,6 +206,19 @@ def test_retention_takes_what_readers_were_shown_before_it_comes_again(tmp_path:
     check_what_is_gone(store, durable)
 
 
+def test_a_run_goes_on_where_retention_was_faster(tmp_path: Path) -> None:
+    """Readers had not been shown what is gone: it is listed, and no start is needed."""
+    store = SmallStore(tmp_path, log_of([100, 100, 1000, 1000]))
+    seen = store.plain.spans[0][1]
+    with running(DispatcherConfig(store.output.store, store.output.root)) as run:
+        run.commit(run.scan(seen))
+        retire(store)
+        run.log.refresh()
+        run.commit(run.scan(store.plain.end))
+    fronts = [(0, 0), (seen, FILE_SIZE)]
+    store.check(front=FILE_SIZE, gone=[(seen, FILE_SIZE)], fronts=fronts)
+
+
 def killed_before_it_was_durable(directory: Path, following: int) -> tuple[SmallStore, int]:
     """Dispatch queue offsets 0 to 2 in the log's first file and ``following`` in the second, and
     end as by a kill; return the watermark, after the first message."""
