@@ -115,25 +115,31 @@ def create_directories(path: Path, root: Path) -> list[Path]:
     The parent of ``root`` must exist: who writes to a place that was removed must not create it
     again. After an error, those that were created are durable: another call finds them there.
     """
-    missing, current = [path], path
-    unsynced = []
+    unsynced: list[Path] = []
     try:
-        # the call that creates ``path`` also finds out whether it exists
-        while current != root and not (current := current.parent).is_dir():
-            missing.append(current)
-        for current in reversed(missing):
-            _failpoints.reach("mkdir", str(current))
-            try:
-                current.mkdir()
-                unsynced.append(current.parent)
-            except FileExistsError:
-                if not current.is_dir():
-                    raise
+        _create_directory(path, root, unsynced)
     except OSError as error:
         for parent in unsynced:
             sync_directory(parent)
-        raise output_error(error, "create directory", current) from error
+        raise output_error(error, "create directory", error.filename or path) from error
     return unsynced
+
+
+def _create_directory(path: Path, root: Path, unsynced: list[Path]) -> None:
+    # the call that creates it also finds out whether it, and its parent, exist
+    _failpoints.reach("mkdir", str(path))
+    try:
+        path.mkdir()
+    except FileNotFoundError:
+        if path == root:
+            raise
+        _create_directory(path.parent, root, unsynced)
+        _create_directory(path, path, unsynced)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    else:
+        unsynced.append(path.parent)
 
 
 def open_for_writing(path: str | Path, size: int | None = None) -> int:

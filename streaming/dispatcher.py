@@ -49,6 +49,8 @@ from reput.streaming.startup import plan_start, replay_offset, take_over
 from reput.streaming.waiting import until_ready
 
 POLL_SECONDS = 0.25
+LIVE_POLL_SECONDS = 0.5
+"""The same while the log is followed: a stop ends the wait, and twenty idle stores wait at once."""
 _CALLBACKS = threading.Lock()
 """pyspark prepares the JVM's calls of foreachBatch functions without a lock."""
 IDLE_WAIT_MS = 1000
@@ -260,7 +262,7 @@ class _Run:
         if self.config.once:
             # pyspark accepts fractions of a second too; its annotation does not say so
             return bool(query.awaitTermination(POLL_SECONDS))  # type: ignore[arg-type]
-        self.stop.wait(POLL_SECONDS)
+        self.stop.wait(LIVE_POLL_SECONDS)
         return self.checks.is_due() and not query.isActive
 
     def _our_error(self, error: Exception, failure: BaseException | None) -> ReputError:

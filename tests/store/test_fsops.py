@@ -182,7 +182,7 @@ def test_directories_of_a_failed_try_survive_a_power_cut(
     """The second try finds the first one's directory, and does not know that its name is new."""
     path = tmp_path / "a" / "b"
     with Recorder(tmp_path) as recorder:
-        fail_at(monkeypatch, "mkdir:2=ENOSPC")
+        fail_at(monkeypatch, "mkdir:3=ENOSPC")
         with pytest.raises(NoSpaceError):
             fsops.create_directories(path, tmp_path)
         fail_at(monkeypatch, "")
