@@ -6,11 +6,12 @@ process stops; everything else is in the ledger.
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from py4j.protocol import Py4JError
@@ -207,7 +208,8 @@ class _Run:
             )
             opened.callback(batches.close)
             self.measures.queries += 1
-            self._query(self.spark, indexes, plan, batches)
+            with _only_new_objects_collected():
+                self._query(self.spark, indexes, plan, batches)
             committer.end()
             if config.once:
                 followers.catch_up(self.stop)
@@ -303,6 +305,18 @@ class _Run:
     def _show_waiting(self) -> None:
         if self.progress is not None:
             self.show(self.progress)
+
+
+@contextmanager
+def _only_new_objects_collected() -> Iterator[None]:
+    """Have Python's collector leave out what is loaded by now. It walks over all objects whenever
+    they have become a quarter more, as with thousands of new queues, and took a third of such a
+    commit's CPU time."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _start(

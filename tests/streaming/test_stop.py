@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -104,3 +105,17 @@ def test_a_run_ends_cleanly_when_its_last_batch_is_durable(
     dispatch(store, output)
     assert steps == ["durable", "clean end"]
     assert difference(output / "consumequeue", store / "consumequeue") == []
+
+
+def test_what_is_loaded_is_left_out_of_collections_until_the_run_ends(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """They would walk over it again and again; a program that goes on after a run has its objects
+    collected as before."""
+    config, left_out = (
+        DispatcherConfig(golden("plain"), tmp_path / "output", once=True),
+        list[int](),
+    )
+    run_dispatcher(config, threading.Event(), lambda _: left_out.append(gc.get_freeze_count()))
+    assert max(left_out) > len(gc.get_objects(0))
+    assert gc.get_freeze_count() == 0
