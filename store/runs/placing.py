@@ -291,7 +291,7 @@ def joined(runs: list[Run]) -> list[Run]:
         if _bit_map_size(before) != _bit_map_size(after):
             return runs
     # joined as bytes, because numpy's concatenate would convert the byte order
-    units = np.frombuffer(b"".join([run.units.view(np.uint8).data for run in runs]), UNIT_DTYPE)
+    units = np.frombuffer(b"".join([run.units.tobytes() for run in runs]), UNIT_DTYPE)
     return [
         replace(
             runs[0],
