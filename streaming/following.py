@@ -75,6 +75,8 @@ class Following:
         """The end that Spark has planned: its planner may have seen damage for longer than this."""
         self._letting_go = threading.Event()
         self._changed = threading.Condition()
+        self._awaited: int | None = None
+        """The offset that Spark's thread waits for: steps before it do not wake that."""
         self._runs = False
         self._moved = 0.0
         """The time, of the monotonic clock, at which the last look found something."""
@@ -135,7 +137,8 @@ class Following:
         if end > position:
             step_end = limited_end(self._log, position, end, ReadMaxBytes(self._step_bytes))
             commit(self.scan(position, step_end))
-            self._tell()
+            if self._awaited is not None and self._is_at(self._awaited):
+                self._tell()
             return 0.0 if step_end < end else self._interval
         if now - self._moved <= QUIET_SECONDS:
             return LOOK_SECONDS
@@ -175,16 +178,23 @@ class Following:
         """Wait until all that Spark has planned is dispatched; False where ``run`` has ended before
         that."""
         self._planned_end = planned_end
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_at(planned_end) or self._is_over)
-        return self._is_at(planned_end)
+        return self._wait_until_at(planned_end)
 
     def hold(self, planned_end: int) -> None:
         """Hold Spark's batch open until the next one is due and has something to confirm, or until
         ``run`` has ended: then what comes is Spark's."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over, CONFIRM_SECONDS)
-            self._changed.wait_for(lambda: self._is_at(planned_end + 1) or self._is_over)
+        self._wait_until_at(planned_end + 1)
+
+    def _wait_until_at(self, offset: int) -> bool:
+        """Wait until the log is dispatched up to an offset; False where ``run`` has ended before
+        that."""
+        with self._changed:
+            self._awaited = offset
+            self._changed.wait_for(lambda: self._is_at(offset) or self._is_over)
+            self._awaited = None
+        return self._is_at(offset)
 
     @property
     def _is_over(self) -> bool:

@@ -52,6 +52,8 @@ def read_runs(
             if item.index_entries is not None:
                 yield _index_row(item.index_entries)
         elif isinstance(item, ScannedRange):
+            # the disk reads on while the next batch is planned
+            log.will_need(item.end, item.end - item.start)
             yield scanned_row(item)
         else:
             yield _bad_row(item)

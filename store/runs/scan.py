@@ -239,8 +239,6 @@ def scan(
             if packed is None:
                 raise AssertionError("one record does not fit into an empty chunk")
             yield packed
-    # the disk reads on while the next batch is planned; at the live end there is little to read
-    log.will_need(offset, offset - start)
     packed = chunk.pack()
     if packed is not None:
         yield packed

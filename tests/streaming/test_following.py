@@ -365,12 +365,36 @@ def test_a_batch_is_held_until_the_next_one_has_something(
         if progress.position > end:
             held.join(LONGEST_SECONDS)
             assert at == [progress.position]
+            again = threading.Thread(target=found.hold, args=(end,))
+            again.start()
+            again.join(LONGEST_SECONDS)
+            assert not again.is_alive(), "the next batch has all of this to confirm"
             found.let_go()
 
     found.run(lambda step: grows.commit(progress, step), tend)
     assert not found.runs
     found.hold(grows.broker.end_offset)
     assert not found.wait_for(grows.broker.end_offset + 1)
+
+
+def test_a_wait_for_the_end_of_a_step_ends_with_that_step(grows: Log) -> None:
+    """Spark's batch may end where the log does, and no later step comes."""
+    end = grows.broker.end_offset
+    progress = Progress(end, end)
+    found = grows.following(progress)
+    found._changed = noticed = _Noticed()
+    grows.append(2)
+    waits = threading.Thread(target=found.wait_for, args=(grows.broker.end_offset,))
+    waits.start()
+    assert noticed.waits.acquire(timeout=LONGEST_SECONDS)
+
+    def tend() -> None:
+        waits.join(LONGEST_SECONDS)
+        assert not waits.is_alive()
+        found.let_go()
+
+    found.run(lambda step: grows.commit(progress, step), tend)
+    assert progress.position == grows.broker.end_offset
 
 
 def test_settings_are_read_after_the_end_that_needs_them(
