@@ -147,6 +147,34 @@ def test_a_waiting_record_is_due_by_the_bases_levels(tmp_path: Path) -> None:
     assert (root / "broker.conf").stat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"mappedFileSizeCommitLog = 4096", b"mappedFileSizeCommitLog:4096",
+        b"\tmappedFileSizeCommitLog 4096", b"mappedFileSize\\\nCommitLog=4096",
+    ],
+)  # fmt: skip
+def test_a_file_size_that_is_stated_holds(tmp_path: Path, line: bytes) -> None:
+    """In any form that Java takes; lines stay, in whatever charset they are written, and the levels
+    are stated once."""
+    root = tmp_path / "overlay"
+    root.mkdir()
+    given = line + b"\n# \xfc \xc3\x85\n"
+    (root / "broker.conf").write_bytes(given + b"messageDelayLevel : 1s\n")
+    made(root)
+    assert (root / "broker.conf").read_bytes() == given + b"messageDelayLevel=2s 7s 60s\n"
+
+
+def test_a_property_file_that_cannot_be_read_is_not_changed(tmp_path: Path) -> None:
+    """A broker would not start with it; once it is put right, its statements hold."""
+    root, wrong = tmp_path / "overlay", b"mappedFileSizeCommitLog=4096\nbrokerName=\\u12\n"
+    root.mkdir()
+    (root / "broker.conf").write_bytes(wrong)
+    with pytest.raises(UsageError, match=r"broker.conf: \\u12 is no"):
+        made(root)
+    assert (root / "broker.conf").read_bytes() == wrong
+
+
 def test_starts_leave_no_checkpoints_of_spark_aside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
