@@ -18,10 +18,14 @@ from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record, encode
 from reput.workload.appender import Appender
 from reput.workload.messages import Workload
+from tests.readers.stores import QUEUE_FILE_SIZE, SmallStore
 from tests.streaming.test_golden import dispatch
 from tests.support.cli import Call, json_lines, json_object, reput, reput_json, without_java
 from tests.support.golden import difference, log_records, tree
 from tests.support.plain_queues import plain_units, queue_directories
+from tests.support.wire import UNIT, file_name
+
+UNITS_PER_FILE = QUEUE_FILE_SIZE // UNIT.size
 
 
 def test_run_once_json_ends_with_the_promised_line(
@@ -159,6 +163,20 @@ def test_inspect_queue_and_checkpoint(golden: Callable[[str], Path], call: Call)
     assert positions["store_checkpoint.physic_msg_timestamp"] == int.from_bytes(stored[:8], "big")
     assert positions["watermark"] is None
     assert call("inspect", "queue", store, "Nothing", 0).returncode == 2
+
+
+def test_inspect_begins_at_the_first_unit_that_is_left(tmp_path: Path, call: Call) -> None:
+    """Retention removes the first files of a queue; each unit keeps its number."""
+    small = SmallStore(tmp_path)
+    for _ in range(2 * UNITS_PER_FILE + 5):
+        small.append()
+    small.write()
+    (tmp_path / "consumequeue" / "Topic" / "0" / file_name(0)).unlink()
+    for first in (0, UNITS_PER_FILE - 1):
+        place = ("queue", tmp_path, "Topic", 0, "--from", first, "--count", UNITS_PER_FILE + 2)
+        rows = json.loads(call("inspect", *place, "--json").stdout)
+        offsets = [row["queue_offset"] for row in rows]
+        assert offsets == list(range(UNITS_PER_FILE, 2 * UNITS_PER_FILE + 2))
 
 
 def test_produce_writes_what_the_workload_says_and_goes_on(tmp_path: Path, call: Call) -> None:

@@ -336,6 +336,30 @@ def test_what_a_broker_refuses_is_tried_again_by_the_next_run(root: Path) -> Non
     assert (done.before, done.sent, done.remaining) == (95, {Kind.DELIVERED: 5}, 0)
 
 
+def test_a_message_of_unclear_fate_is_looked_for_however_many_follow_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has stored it and reports an error; the messages after it are named meanwhile."""
+    broker = PlainBroker()
+    broker.listed = 1 << 30
+    monkeypatch.setattr(drain, "MAX_FOUND", broker.listed)
+    send = broker.send
+
+    def unclear(message: Send) -> str:
+        answer = send(message)
+        if len(broker.stored) == 1:
+            raise RefusedMessageError(1, "code 1")
+        return answer
+
+    monkeypatch.setattr(broker, "send", unclear)
+    with opened_contents(root.parent) as contents:
+        assert len(contents.entries) > NAMED_AT_ONCE
+        assert run(contents, broker).remaining == 1
+        done = run(contents, broker)
+    assert (done.found, done.sent, done.remaining) == (1, {}, 0)
+    assert len(broker.stored) == 100
+
+
 def test_the_rest_goes_to_the_same_broker(root: Path) -> None:
     with opened_contents(root.parent) as contents:
         run(contents, PlainBroker())

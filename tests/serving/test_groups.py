@@ -200,11 +200,12 @@ def test_members_that_want_different_messages(port: int, caplog: pytest.LogCaptu
 
 
 def test_broadcasting_members_are_not_notified(port: int) -> None:
-    """Each of them reads every queue, so they need no notice."""
+    """Each of them reads every queue, so they need no notice; who asks is told who is there."""
     with Client(port) as first, Client(port) as second:
         for client, name in ((first, "a"), (second, "b")):
             body = heartbeat(name, "g3", "Topic_1", model="BROADCASTING")
             assert client.ask(HEART_BEAT, {}, body).code == 0
+            assert members(first, "g3") == ["a", "b"][: 1 + (client is second)]
         with pytest.raises(TimeoutError):
             first.receive(timeout=0.5)
 

@@ -177,6 +177,13 @@ def test_bad_records_have_a_table(tmp_path: Path, tables: TableFormat) -> None:
     assert [row["badBody"] for row in every] == [False, True, False, True, True]
 
 
+def test_the_table_of_bad_records_is_beside_one_that_ends_with_a_slash(tmp_path: Path) -> None:
+    """Within the table it would be files that the table does not know."""
+    for table in (str(tmp_path / "table"), "s3://bucket/table"):
+        for given in (table, f"{table}/"):
+            assert DeltaTarget(given).of_bad_records().url == f"{table}_bad"
+
+
 def test_a_table_of_bad_records_that_fails_stops_nothing(tmp_path: Path) -> None:
     """Nor does it double rows; it catches up once it works again."""
     tables = FORMATS["delta"]

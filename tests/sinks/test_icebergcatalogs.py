@@ -129,19 +129,24 @@ def test_a_catalog_that_cannot_be_used_is_named(tmp_path: Path, text: str, what:
 def test_names_are_durable_once_a_file_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The directory is synced after the file has its name there."""
+    """The directory is synced after the file has its name there, and before that the directory
+    that has the directory's."""
     named = list[bool]()
+    made = list[bool]()
     path = tmp_path / "made" / "file"
 
     def reached(kind: str, synced: str) -> None:
         if (kind, synced) == ("sync", str(path.parent)):
             named.append(path.exists())
+        if (kind, synced) == ("sync", str(tmp_path)):
+            made.append(path.parent.exists() and not path.exists())
 
     monkeypatch.setattr(fsops._failpoints, "reach", reached)
     output = SyncedFileIO().new_output(str(path))
     with output.create() as stream:
         stream.write(b"bytes")
     assert named[-1]
+    assert any(made)
     assert output.exists()
     assert len(output) == len("bytes")
     with output.to_input_file().open() as read:

@@ -164,6 +164,21 @@ def test_a_store_that_is_gone_for_a_while_keeps_its_run(following: Following) ->
     assert (store.failures, store.error) == (0, None)
 
 
+def test_a_look_that_fails_is_told_once_each_time(
+    following: Following, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not told at every look, and is told again where a look between has succeeded."""
+    refused = UsageError("two stores have one name")
+    looks = [refused, refused, refused, None, refused, refused, None]
+
+    def step() -> bool:
+        following.refusal = looks.pop(0)
+        return not looks
+
+    following.run(step)
+    assert sum(str(refused) in record.getMessage() for record in caplog.records) == 2
+
+
 def _java_list(context: Any, sequence: Any) -> list[Any]:
     return list(context._jvm.scala.jdk.javaapi.CollectionConverters.asJava(sequence))
 

@@ -139,6 +139,22 @@ def test_one_changed_entry_is_the_one_that_is_named(
         path.write_bytes(before)
 
 
+def test_an_ext_unit_of_another_size_is_the_one_that_is_named(
+    pair: Callable[[str], tuple[Path, Path]], seed: int
+) -> None:
+    """Its size begins it, and the unit before ends there."""
+    store, copy = pair("ext")
+    rng = random.Random(seed)
+    places = [place for place in ext_units(copy) if place[1] > 2]
+    for path, start, _, place, entry in rng.sample(places, 20):
+        before = path.read_bytes()
+        flip(rng, path, start - 2, 1)
+        for left, right in ((store, copy), (copy, store)):
+            found = differences(left, right, "ext")
+            assert [(one.place, one.entry) for one in found] == [(place, entry)]
+        path.write_bytes(before)
+
+
 def test_the_first_of_many_changes_is_named_for_every_queue(
     pair: Callable[[str], tuple[Path, Path]], seed: int
 ) -> None:

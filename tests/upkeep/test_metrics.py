@@ -364,13 +364,17 @@ def test_a_scrape_does_not_wait_for_the_run(
 
 
 def test_a_run_that_hangs_is_no_longer_answered_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The alert of a run that is down would not fire otherwise."""
+    """The alert of a run that is down would not fire otherwise; it is answered for again once it
+    says something."""
     page = pageserver.Page()
     pages = io.BytesIO((2).to_bytes(8, "big") + b"ab" + (3).to_bytes(8, "big") + b"cde")
     assert page.read_one(pages) and page.read_one(pages) and not page.read_one(pages)
     assert page.fresh() == b"cde"
     monkeypatch.setattr(page, "came", page.came - pageserver.STALE_SECONDS - 1)
     assert page.fresh() is None
+    pages = io.BytesIO((1).to_bytes(8, "big") + b"f")
+    assert page.read_one(pages)
+    assert page.fresh() == b"f"
 
 
 def test_a_serving_process_that_is_killed_is_replaced(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,17 +139,20 @@ def test_stages_are_those_that_the_run_serves(tmp_path: Path) -> None:
 
 
 def test_of_several_stores_the_one_that_is_watched_is_shown(tmp_path: Path) -> None:
-    """Any path may name it; a run of others alone is no run of this store."""
+    """Any path may name it, here and to the run; a run of others alone is no run of this store."""
     scenes = [Scene(tmp_path / name) for name in ("a", "b", "c")]
     for number, scene in enumerate(scenes):
         scene.measures.stage("sync").add(number)
-    runs = [(scene.config, scene.measures) for scene in scenes[:2]]
-    with MetricsServer("127.0.0.1", 0, RunsCollector(lambda: runs, "1")) as server:
-        link = tmp_path / "link"
+    links = [tmp_path / "link", tmp_path / "runs link"]
+    for link in links:
         link.symlink_to(scenes[1].store)
-        (stage,) = StageReader("127.0.0.1", server.port, link).read().stages
-        assert stage.seconds == 1
-        with pytest.raises(StoreError, match=r"it is of other stores: .*/a/plain, .*/b/plain"):
+    linked = replace(scenes[1].config, store=links[1])
+    runs = [(scenes[0].config, scenes[0].measures), (linked, scenes[1].measures)]
+    with MetricsServer("127.0.0.1", 0, RunsCollector(lambda: runs, "1")) as server:
+        for path in (scenes[1].store, *links):
+            (stage,) = StageReader("127.0.0.1", server.port, path).read().stages
+            assert stage.seconds == 1
+        with pytest.raises(StoreError, match=r"it is of other stores: .*/a/plain, .*/runs link"):
             StageReader("127.0.0.1", server.port, scenes[2].store).read()
 
 

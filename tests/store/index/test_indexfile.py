@@ -280,6 +280,22 @@ def test_queries_look_into_older_files_and_not_beyond_the_end(ram_path: Path, se
             assert list(found.phy_offsets) == expected[:count], f"seed={seed} case={case}"
 
 
+def test_a_time_at_which_a_file_begins_is_looked_for_in_the_one_before(tmp_path: Path) -> None:
+    """Messages of one millisecond may be in several files; of a later time none is in older
+    ones."""
+    layout, at, before = IndexLayout(3, 4), 1_700_000_000_000, None
+    for number in range(3):
+        file = MappedIndexFile.create(tmp_path / f"{int(NAME) + number}", layout, before)
+        offsets = 3 * number + np.arange(3)
+        assert file.put(offsets, np.zeros(3, np.int32), np.full(3, at)) == 3
+        before = file.header
+        file.close()
+    files = IndexFiles(tmp_path, layout)
+    key = b"T#" + key_with_hash(0)
+    assert files.query_offset(key, 64, at, at).phy_offsets == tuple(reversed(range(9)))
+    assert files.query_offset(key, 64, at + 1, at + 5000).phy_offsets == ()
+
+
 def test_a_query_without_files_finds_nothing(tmp_path: Path) -> None:
     """No directory yet."""
     found = IndexFiles(tmp_path / "index", IndexLayout()).query_offset(b"T#k", 10, 0, 1 << 62)

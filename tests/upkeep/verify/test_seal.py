@@ -252,7 +252,8 @@ def test_a_file_that_the_log_still_needs_must_not_be_gone(ram_path: Path, seed: 
 
 
 def test_what_cannot_be_sealed_is_refused(ram_path: Path, seed: int, golden: Any) -> None:
-    """Queues of a broker, and exts; a log without a full file is compared and not sealed."""
+    """Queues of a broker, and exts, also those that are left from another setting; a log without a
+    full file is compared and not sealed."""
     store = golden("plain")
     with pytest.raises(UsageError, match="no watermark"):
         DerivedOutput(store, store).verify(sealed=True)
@@ -268,6 +269,9 @@ def test_what_cannot_be_sealed_is_refused(ram_path: Path, seed: int, golden: Any
     output.start()
     assert output.verify(sealed=True).differences == ()
     assert not (output.state / "seal.json").exists()
+    (output.root / "consumequeue_ext").mkdir()
+    with pytest.raises(UsageError, match="consumequeue_ext"):
+        output.verify(sealed=True)
 
 
 def test_the_command_says_what_was_sealed(ram_path: Path, seed: int, call: Call) -> None:
