@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,7 +55,7 @@ class Expected:
     """The messages that a consumer gets of each queue: (physical offset, CRC-32 of the record)."""
     rows: list[Row] = field(default_factory=list)
     damaged: set[tuple[int, int]] = field(default_factory=set)
-    """[start, end) of each damaged record."""
+    """[start, end) of damaged records, of those that follow each other in one range."""
     jumps: set[int] = field(default_factory=set)
     """Physical offsets of the messages before which queue offsets jump."""
     displaced: set[tuple[int, str]] = field(default_factory=set)
@@ -67,8 +67,7 @@ class Expected:
         """The next message."""
         self.end, self.messages = made.end, self.messages + 1
         if made.is_damaged:
-            self.damaged.add((made.offset, made.end))
-            self.rows.append((made.offset, None, None, None, None, "bad_magic"))
+            self._add_damaged(made)
             return
         topic = made.topic.decode()
         if not made.is_prepared:
@@ -92,6 +91,15 @@ class Expected:
         self._put(made, topic, made.queue_offset, is_light=False)
         if made.light_offset is not None:
             self._put(made, LIGHT_TOPIC.decode(), made.light_offset, is_light=True)
+
+    def _add_damaged(self, made: Made) -> None:
+        before = next((one for one in self.damaged if one[1] == made.offset), None)
+        if before is None:
+            self.damaged.add((made.offset, made.end))
+            self.rows.append((made.offset, None, None, None, None, "bad_magic"))
+        else:
+            self.damaged.remove(before)
+            self.damaged.add((before[0], made.end))
 
     def trees(self) -> dict[str, dict[str, bytes]]:
         """The files of each kind of queue, by relative path."""
@@ -135,7 +143,17 @@ def _index(root: Path) -> list[Content]:
     return found
 
 
-def _ledger(root: Path) -> list[str]:
+def damaged_ranges(ledger: Iterable[str]) -> set[tuple[int, int]]:
+    """[start, end) of each damaged range, by the lines of a ledger."""
+    return {
+        (one["physical_offset"], one["end_physical_offset"])
+        for one in map(json.loads, ledger)
+        if one["reason"] == "bad_magic"
+    }
+
+
+def ledger_of(root: Path) -> list[str]:
+    """The lines of an output's ledger, sorted."""
     path = root / "reput" / "quarantine.jsonl"
     return sorted(path.read_text("utf-8").splitlines()) if path.exists() else []
 
@@ -203,7 +221,7 @@ def _unlike(name: str, found: dict[str, bytes], wanted: dict[str, bytes]) -> Ite
 
 
 def _check_ledger(site: Site, expected: Expected) -> Iterator[str]:
-    found, plain = _ledger(site.inside), _ledger(site.plain)
+    found, plain = ledger_of(site.inside), ledger_of(site.plain)
     # a start that no longer finds a queue's last message in the log lists its gap again
     again = [
         line
@@ -215,12 +233,7 @@ def _check_ledger(site: Site, expected: Expected) -> Iterator[str]:
     if found != plain:
         differing = sorted({*found} ^ {*plain})
         yield f"ledger: {len(found)} lines and {len(plain)}: {differing[:5]}"
-    lines = [json.loads(line) for line in found]
-    damaged = {
-        (one["physical_offset"], one["end_physical_offset"])
-        for one in lines
-        if one["reason"] == "bad_magic"
-    }
+    damaged, lines = damaged_ranges(found), [json.loads(line) for line in found]
     if damaged != expected.damaged:
         yield f"ledger: damaged ranges {sorted(damaged ^ expected.damaged)[:5]}"
     jumps = {one["physical_offset"] for one in lines if one["reason"] == "queue_offset_gap"}

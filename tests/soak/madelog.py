@@ -33,6 +33,8 @@ QUEUES = 3
 PREPARED = 4
 INNER_BATCH = 1 << 7
 DAMAGED_MAGIC = 0x0BADF00D
+DAMAGED_SHARE = 0.0005
+"""Of all messages; two may come one after the other."""
 
 
 def write_settings(store: Path) -> None:
@@ -131,7 +133,7 @@ class MadeLog:
         rng = self._rng
         body = rng.randbytes(rng.choice((0, 20, 100, 100, 200, 900)))
         store_timestamp = 1_700_000_000_000 + 7 * self.number
-        is_damaged = rng.random() < 0.0005
+        is_damaged = rng.random() < DAMAGED_SHARE
         blank, blank_at = b"", self.end
 
         def encode(offset: int) -> bytes:

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from reput.streaming.config import DispatcherConfig
+from tests.soak import madelog
 from tests.soak.appender import Appender
-from tests.soak.ends import Expected, expected_of, unlike_models
+from tests.soak.ends import Expected, damaged_ranges, expected_of, ledger_of, unlike_models
 from tests.soak.madelog import FILE_SIZE, MadeLog, write_settings
 from tests.support.cli import ROOT
 from tests.support.processes import module_command, wait_status_of
@@ -65,8 +66,13 @@ def test_a_killed_appender_goes_on_with_the_same_log(tmp_path: Path, seed: int) 
     assert found == image.ljust(len(found), b"\0")
 
 
-def test_the_models_know_every_file_of_a_fault_free_build(tmp_path: Path, seed: int) -> None:
-    """In a few batches, without Spark; one wrong byte of any kind is noticed."""
+@pytest.mark.parametrize("damaged_share", [madelog.DAMAGED_SHARE, 0.2])
+def test_the_models_know_every_file_of_a_fault_free_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, damaged_share: float
+) -> None:
+    """In a few batches, without Spark, also where damaged records follow each other; one wrong byte
+    of any kind is noticed."""
+    monkeypatch.setattr(madelog, "DAMAGED_SHARE", damaged_share)
     store, output = tmp_path / "store", tmp_path / "output"
     write_settings(store)
     assert wait_status_of(lambda: _append(store, seed, MESSAGES)) == 0
@@ -77,6 +83,7 @@ def test_the_models_know_every_file_of_a_fault_free_build(tmp_path: Path, seed: 
     for _, expected in expected_of(seed, ends[-1]):  # noqa: B007
         pass
     assert list(unlike_models(output, expected)) == []
+    assert damaged_ranges(ledger_of(output)) == expected.damaged
     for kind in (*expected.trees(), "index"):
         path = next(path for path in sorted((output / kind).rglob("*")) if path.is_file())
         sound = path.read_bytes()
