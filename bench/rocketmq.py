@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from bench import logs
 from bench.logs import Log
 from bench.processes import BenchError, LineProcess, line_process, run_to_exit
+from reput.store.files import CONSUME_QUEUE_DIRECTORY
 
 VERSION = "5.3.3"
 HARNESS = Path(__file__).parent / "harness"
@@ -89,6 +90,12 @@ class Warm:
         rebuild = _checked(self._ask("pass"), self._log)
         logs.check_queues(self.view, self._log)
         return rebuild
+
+    def keep_queues(self) -> None:
+        """Set the queues of the last pass aside: the next one would remove them first, and ext4
+        takes half a millisecond for a new inode after thousands were just freed."""
+        kept = Path(tempfile.mkdtemp(prefix="kept-", dir=self.view))
+        (self.view / CONSUME_QUEUE_DIRECTORY).rename(kept / CONSUME_QUEUE_DIRECTORY)
 
     def rebuild_concurrently(self) -> Rebuild:
         """Make one pass, with CONCURRENT among the settings, until entries come no more; it may be
