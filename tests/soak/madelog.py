@@ -34,7 +34,7 @@ PREPARED = 4
 INNER_BATCH = 1 << 7
 DAMAGED_MAGIC = 0x0BADF00D
 DAMAGED_SHARE = 0.0005
-"""Of all messages; two may come one after the other."""
+"""Share of all messages; two may come one after the other."""
 
 
 def write_settings(store: Path) -> None:
