@@ -287,8 +287,9 @@ def test_directories_are_made_below_their_root(tmp_path: Path) -> None:
         fsops.make_directories(root / "a" / "b", root)
         assert (root / "a" / "b").is_dir()
     (root / "file").write_bytes(b"")
-    with pytest.raises(OutputError, match="file"):
-        fsops.make_directories(root / "file" / "x", root)
+    for path in (root / "file", root / "file" / "x"):
+        with pytest.raises(OutputError, match="file"):
+            fsops.make_directories(path, root)
     with pytest.raises(OutputError, match="too long"):
         fsops.make_directories(root / ("x" * 300), root)
 
