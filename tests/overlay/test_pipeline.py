@@ -159,8 +159,8 @@ def test_a_file_size_that_is_stated_holds(tmp_path: Path, line: bytes) -> None:
     are stated once."""
     root = tmp_path / "overlay"
     root.mkdir()
-    given = line + b"\n# \xfc \xc3\x85\n"
-    (root / "broker.conf").write_bytes(given + b"messageDelayLevel : 1s\n")
+    given = line + b"\n# \xfc \xc3\x85\nmessageDelayLevels=3s\nbrokerName=\\u00\\\n41\n"
+    (root / "broker.conf").write_bytes(given + b"\tmessageDelayLevel : 1s\n")
     made(root)
     assert (root / "broker.conf").read_bytes() == given + b"messageDelayLevel=2s 7s 60s\n"
 

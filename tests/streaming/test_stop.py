@@ -112,10 +112,8 @@ def test_what_is_loaded_is_left_out_of_collections_until_the_run_ends(
 ) -> None:
     """They would walk over it again and again; a program that goes on after a run has its objects
     collected as before."""
-    config, left_out = (
-        DispatcherConfig(golden("plain"), tmp_path / "output", once=True),
-        list[int](),
-    )
+    config = DispatcherConfig(golden("plain"), tmp_path / "output", once=True)
+    left_out = list[int]()
     run_dispatcher(config, threading.Event(), lambda _: left_out.append(gc.get_freeze_count()))
     assert max(left_out) > len(gc.get_objects(0))
     assert gc.get_freeze_count() == 0
