@@ -13,7 +13,7 @@ from pathlib import Path
 
 from reput.overlay.lostindex import with_whole_index
 from reput.store import fsops
-from reput.store.brokerconf import Properties, parse_properties
+from reput.store.brokerconf import Properties, with_statements
 from reput.store.config import StoreSettings
 from reput.store.files import BROKER_CONF_FILE
 from reput.streaming.commit import OnVisible
@@ -34,25 +34,14 @@ def write_settings(root: Path, base: StoreSettings, file_size: int) -> None:
     unless it is stated, and the base's delay levels, by which a waiting record is due. Raises
     OutputError, and what ``Properties.read`` raises."""
     path = root / BROKER_CONF_FILE
-    is_there = path.exists()
-    stated = Properties.read(path) if is_there else Properties(path)
-    # the other lines stay as they are, byte by byte: they may be in any charset
-    before = path.read_bytes() if is_there else b""
-    lines = [line for line in before.splitlines() if not _states(line, DELAY_LEVELS)]
-    if FILE_SIZE not in stated:
-        lines.append(f"{FILE_SIZE}={file_size}".encode())
+    stated = Properties.read(path) if path.exists() else Properties(path)
+    before = path.read_bytes() if path.exists() else b""
     levels = " ".join(f"{level // 1000}s" for level in base.message_delay_levels_ms)
-    data = b"".join(line + b"\n" for line in (*lines, f"{DELAY_LEVELS}={levels}".encode()))
+    values = {} if FILE_SIZE in stated else {FILE_SIZE: str(file_size)}
+    data = with_statements(before, {**values, DELAY_LEVELS: levels})
     if data != before:
         fsops.make_directories(root, root)
         fsops.replace_file(path, data)
-
-
-def _states(line: bytes, key: str) -> bool:
-    try:
-        return key in parse_properties(line)
-    except ValueError:
-        return False  # an escape that goes on in the next line
 
 
 class Pipeline:

@@ -23,7 +23,6 @@ from reput.store.log.java import ascii_digits, parse_integer
 JAVA_SPACE = bytes(range(33)).decode()
 """Characters that Java's String.trim removes."""
 _BLANK = " \t\f"
-_LINE_END = re.compile(r"\r\n|\r|\n")
 _PROPERTY = re.compile(rf"((?:\\.|[^\\=:{_BLANK}])*)[{_BLANK}]*[=:]?[{_BLANK}]*(.*)\Z", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u.{0,4}|.)", re.DOTALL)
 _CODE_POINT = re.compile(r"u[0-9a-fA-F]{4}")
@@ -120,29 +119,47 @@ class Properties:
 def parse_properties(data: bytes) -> dict[str, str]:
     """Parse a property file as ``java.util.Properties.load`` does. Raises ValueError for a
     malformed ``\\uXXXX``, at which a broker does not start."""
-    values = {}
-    for line in _logical_lines(data.decode("iso-8859-1")):
-        match = _PROPERTY.match(line)
-        key, value = match.groups() if match else (line, "")
-        values[_unescaped(key)] = _unescaped(value)
-    return values
+    return dict(_statement(line) for _, line in _logical_lines(data) if line)
 
 
-def _logical_lines(text: str) -> Iterator[str]:
-    pending = ""
-    for natural in _LINE_END.split(text):
-        line = natural.lstrip(_BLANK)
+def with_statements(data: bytes, values: Mapping[str, str]) -> bytes:
+    """A property file with these statements at its end, and no others of their keys; all other
+    lines stay, byte by byte, in whatever charset. Raises ValueError as ``parse_properties``."""
+    kept = b"".join(
+        written
+        for written, line in _logical_lines(data)
+        if not line or _statement(line)[0] not in values
+    )
+    # neither a last line without an end nor one that goes on may take a statement for its own
+    while [*_logical_lines(kept + b"=")][-1][0] != b"=":
+        kept += b"\n"
+    return kept + "".join(f"{key}={value}\n" for key, value in values.items()).encode()
+
+
+def _statement(line: str) -> tuple[str, str]:
+    match = _PROPERTY.match(line)
+    key, value = match.groups() if match else (line, "")
+    return _unescaped(key), _unescaped(value)
+
+
+def _logical_lines(data: bytes) -> Iterator[tuple[bytes, str]]:
+    """Each line as it is written, with all its ends, and as it is read: empty for a comment and
+    where there is nothing."""
+    written, pending = b"", ""
+    for natural in data.splitlines(keepends=True):
+        written += natural
+        line = natural.decode("iso-8859-1").rstrip("\r\n").lstrip(_BLANK)
         # only a line that goes on with something cannot be a comment
         if not pending and line.startswith(("#", "!")):
-            continue
+            line = ""
         # a backslash that is itself escaped does not continue the line
         if (len(line) - len(line.rstrip("\\"))) % 2:
             pending += line[:-1]
-        elif pending or line:
-            yield pending + line
-            pending = ""
-    if pending:
-        yield pending
+            continue
+        yield written, pending + line
+        written, pending = b"", ""
+    if written:
+        yield written, pending
 
 
 def _unescaped(text: str) -> str:

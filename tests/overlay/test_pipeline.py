@@ -160,7 +160,7 @@ def test_a_file_size_that_is_stated_holds(tmp_path: Path, line: bytes) -> None:
     root = tmp_path / "overlay"
     root.mkdir()
     given = line + b"\n# \xfc \xc3\x85\nmessageDelayLevels=3s\nbrokerName=\\u00\\\n41\n"
-    (root / "broker.conf").write_bytes(given + b"\tmessageDelayLevel : 1s\n")
+    (root / "broker.conf").write_bytes(given + b"\tmessageDelayLevel : 1s \\\n 2s\n")
     made(root)
     assert (root / "broker.conf").read_bytes() == given + b"messageDelayLevel=2s 7s 60s\n"
 

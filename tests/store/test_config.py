@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.store.brokerconf import parse_properties
+from reput.store.brokerconf import parse_properties, with_statements
 from reput.store.config import read_store_settings
 from reput.store.errors import NotReadyError, UsageError
 from reput.store.state.built import SETTINGS, settings_of
@@ -71,8 +71,12 @@ PROPERTY_FILES = (
     "a=1\\",
     "a b = c\nd == e\n= f\n",
     "\x0b a=1\n\x0c b=2\n\u6570=\u636e\n",
+    "b=1\\\n",
+    "  # b\\",
+    "b=a\\\na=2\n",
     "",
 )
+ADDED = {"a": "9s 1m", "new": "x"}
 
 
 def make_store(root: Path, conf: str | None = None) -> Path:
@@ -394,23 +398,28 @@ def test_a_line_that_goes_on_is_no_comment() -> None:
 
 
 def test_property_files_are_read_as_java_reads_them(tmp_path: Path) -> None:
-    """Comments, separators, duplicates, continued lines, escapes, space that ends a value."""
+    """Comments, separators, duplicates, continued lines, escapes, space that ends a value; and so
+    after a statement was added."""
     paths = []
     for index, text in enumerate(PROPERTY_FILES):
-        paths.append(tmp_path / f"{index}.conf")
-        paths[-1].write_bytes(text.encode())
+        for name, data in (
+            ("given", text.encode()),
+            ("more", with_statements(text.encode(), ADDED)),
+        ):
+            paths.append(tmp_path / f"{index}-{name}.conf")
+            paths[-1].write_bytes(data)
     answer = tmp_path / "answer"
     run_java(tmp_path, "ListProperties", LIST_PROPERTIES, str(answer), *map(str, paths))
-    answers = answer.read_text().split("\x03")[:-1]
-    assert len(answers) == len(PROPERTY_FILES)
-    differing = []
-    for text, theirs in zip(PROPERTY_FILES, answers, strict=True):
-        pairs = [pair.partition("\x01") for pair in theirs.split("\x02")[:-1]]
-        expected = {key: value for key, _, value in pairs}
-        found = parse_properties(text.encode())
-        if found != expected:
-            differing.append((text, found, expected))
-    assert differing == []
+    answers = [
+        {key: value for key, _, value in (p.partition("\x01") for p in one.split("\x02")[:-1])}
+        for one in answer.read_text().split("\x03")[:-1]
+    ]
+    assert len(answers) == len(paths)
+    for text, given, more in zip(PROPERTY_FILES, answers[::2], answers[1::2], strict=True):
+        assert parse_properties(text.encode()) == given, text
+        assert more == {**given, **ADDED}, text
+        again = with_statements(text.encode(), ADDED)
+        assert with_statements(again, ADDED) == again
 
 
 def test_every_file_that_a_setting_decides_is_in_its_row() -> None:
