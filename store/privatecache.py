@@ -18,8 +18,10 @@ def private_directory(name: str) -> Path:
 
     Code in it is executed, hence the strict owner and mode.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    for parent in (Path(home), Path(tempfile.gettempdir()) / f"reput-{os.getuid()}"):
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not home.is_absolute():
+        home = Path("~/.cache").expanduser()
+    for parent in (home, Path(tempfile.gettempdir()) / f"reput-{os.getuid()}"):
         directory = parent / "reput" / name
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -28,7 +30,9 @@ def private_directory(name: str) -> Path:
             continue
         if directory.stat().st_uid == os.getuid() and os.access(directory, os.W_OK):
             return directory
-    raise OSError(f"no private directory for {name}; set XDG_CACHE_HOME to one")
+    raise OSError(
+        f"no private directory for {name}; set XDG_CACHE_HOME to the absolute path of one"
+    )
 
 
 def version_directory(name: str, sources: Iterable[Path], versions: Sequence[str]) -> Path:

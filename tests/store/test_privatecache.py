@@ -106,14 +106,15 @@ def test_each_source_and_tool_has_a_directory_and_few_are_kept(
     assert not found[-privatecache.KEPT_VERSIONS + 1].exists()
 
 
-def test_an_empty_place_in_the_environment_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["", "cache", "."])
+def test_a_place_in_the_environment_is_absolute_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """XDG's specification says so; code must not be executed from wherever the process stands."""
     stands = tmp_path / "stands"
     stands.mkdir()
     monkeypatch.chdir(stands)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", place)
     assert privatecache.private_directory("kind") == tmp_path / ".cache" / "reput" / "kind"
     assert not [*stands.iterdir()]
