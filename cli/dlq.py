@@ -16,7 +16,7 @@ from reput.cli.printer import Result, Table, printed, printed_lines
 from reput.store.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from reput.overlay.contents import Contents, Entry
+    from reput.overlay.drain.contents import Contents, Entry
     from reput.readers.messages import Message
 
 app = typer.Typer(
@@ -47,7 +47,7 @@ def list_letters(
     ] = 100,
 ) -> Result:
     """Show dead letters, the last ones of all groups, in the order in which they died."""
-    from reput.overlay.contents import opened_contents  # noqa: PLC0415
+    from reput.overlay.drain.contents import opened_contents  # noqa: PLC0415
 
     begin = options.optional_time_ms("--from-time", from_time)
     end = options.optional_time_ms("--to-time", to_time)
@@ -102,7 +102,7 @@ def show(
     body: Bodies = DEFAULT_BODIES,
 ) -> Result:
     """Show one dead letter, as `get` shows a message; exit code 1 if there is none."""
-    from reput.overlay.contents import opened_contents  # noqa: PLC0415
+    from reput.overlay.drain.contents import opened_contents  # noqa: PLC0415
 
     if (offset is None) == (message_id is None):
         raise UsageError("give OFFSET or --message-id, one of them")
@@ -174,7 +174,7 @@ def resend(
             letters = _chosen(contents, group, offset or [], message_id or [])
         due = [letter for letter in letters if not letter.is_resent]
         if apply and due:
-            from reput.overlay.resends import resend as append  # noqa: PLC0415
+            from reput.overlay.drain.resends import resend as append  # noqa: PLC0415
 
             append(contents, due)
     again = len(letters) - len(due)

@@ -36,7 +36,7 @@ def handover(
     done, in files of their own. README.txt says where to put them, and delivered.json lists all
     that was done. Neither store nor overlay changes. Stop the server first.
     """
-    from reput.overlay.handover import hand_over  # noqa: PLC0415
+    from reput.overlay.base.handover import hand_over  # noqa: PLC0415
 
     base = read_store_settings(store or output, broker_conf)
     found = hand_over(base, output, output / OVERLAY_DIRECTORY, directory)

@@ -24,8 +24,8 @@ from reput.store.files import STATE_DIRECTORY
 from reput.store.state.watermark import read_watermark
 
 if TYPE_CHECKING:
-    from reput.overlay.contents import Contents, Entry
-    from reput.overlay.drain import Drained
+    from reput.overlay.drain.contents import Contents, Entry
+    from reput.overlay.drain.drain import Drained
 
 app = typer.Typer(
     cls=Group,
@@ -47,7 +47,7 @@ def now_ms() -> int:
 def resting_contents(output: Path, *, apply: bool) -> Iterator[Contents]:
     """Read the overlay of an output, on which no server runs. With ``apply`` nobody else writes to
     it during the block. Raises OwnershipError, NotFoundError, StoreError."""
-    from reput.overlay.contents import opened_contents, overlay_of  # noqa: PLC0415
+    from reput.overlay.drain.contents import opened_contents, overlay_of  # noqa: PLC0415
 
     root = overlay_of(output)
     _check_no_server(root)
@@ -76,8 +76,8 @@ def status(output: options.OverlayOutput) -> Result:
 
     It writes nothing, and a server may run meanwhile.
     """
-    from reput.overlay.contents import opened_contents  # noqa: PLC0415
-    from reput.overlay.drainjournal import DrainNotes  # noqa: PLC0415
+    from reput.overlay.drain.contents import opened_contents  # noqa: PLC0415
+    from reput.overlay.drain.drainjournal import DrainNotes  # noqa: PLC0415
 
     with opened_contents(output) as contents:
         root = contents.root
@@ -100,7 +100,7 @@ def status(output: options.OverlayOutput) -> Result:
 
 
 def _groups(contents: Contents) -> list[dict[str, Any]]:
-    from reput.overlay.contents import Kind  # noqa: PLC0415
+    from reput.overlay.drain.contents import Kind  # noqa: PLC0415
 
     by_name: dict[tuple[str, str], list[Entry]] = {}
     for entry in contents.entries:
@@ -178,7 +178,7 @@ def export(
 
     `reput export OUTPUT/overlay` writes all records of the overlay as Parquet files.
     """
-    from reput.overlay.contents import opened_contents  # noqa: PLC0415
+    from reput.overlay.drain.contents import opened_contents  # noqa: PLC0415
 
     with opened_contents(output) as contents:
         for entry in contents.entries:
@@ -235,8 +235,8 @@ def drain(
     Each is sent once, also if the command is killed and run again. No server may run on the
     overlay. Afterwards its consumers belong to the broker: move `OUTPUT/overlay` away.
     """
-    from reput.overlay.drain import planned  # noqa: PLC0415
-    from reput.overlay.drainjournal import DrainNotes  # noqa: PLC0415
+    from reput.overlay.drain.drain import planned  # noqa: PLC0415
+    from reput.overlay.drain.drainjournal import DrainNotes  # noqa: PLC0415
     from reput.serving.client import only_broker  # noqa: PLC0415
 
     if (broker is None) == (namesrv is None):
@@ -254,8 +254,8 @@ def drain(
 
 
 def _drain(contents: Contents, notes: Any, host: str, port: int) -> Drained:
-    from reput.overlay.drain import Drain, to_send  # noqa: PLC0415
-    from reput.overlay.drainjournal import DrainJournal  # noqa: PLC0415
+    from reput.overlay.drain.drain import Drain, to_send  # noqa: PLC0415
+    from reput.overlay.drain.drainjournal import DrainJournal  # noqa: PLC0415
     from reput.serving.client import BrokerClient  # noqa: PLC0415
 
     total = len(to_send(contents, notes))

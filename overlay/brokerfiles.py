@@ -26,10 +26,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from reput.overlay import properties as names
-from reput.overlay.drafts import TIMER_TOPIC
+from reput.overlay.delivery.waiting import NextOffsets
 from reput.overlay.periodic import Periodic
-from reput.overlay.waiting import NextOffsets
+from reput.overlay.records import properties as names
+from reput.overlay.records.drafts import TIMER_TOPIC
 from reput.store import configjson, fsops
 from reput.store.errors import StoreError
 from reput.store.files import (

@@ -21,13 +21,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
-from reput.overlay import properties as names
-from reput.overlay import transactions
-from reput.overlay.deliveries import OWED_QUEUE_ID
-from reput.overlay.drafts import HALF_TOPIC
-from reput.overlay.halves import HalfPlace, OpenTransaction
-from reput.overlay.release import Refusal, Writer
-from reput.overlay.sources import Source, source_of
+from reput.overlay.base.halves import HalfPlace, OpenTransaction
+from reput.overlay.delivery.deliveries import OWED_QUEUE_ID
+from reput.overlay.records import properties as names
+from reput.overlay.records import transactions
+from reput.overlay.records.drafts import HALF_TOPIC
+from reput.overlay.records.release import Refusal, Writer
+from reput.overlay.records.sources import Source, source_of
 from reput.store.config import StoreSettings, read_properties
 from reput.store.errors import RefusedMessageError, StoreError
 from reput.store.log import java

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from reput.overlay import properties as names
-from reput.overlay.sources import source_of
+from reput.overlay.records import properties as names
+from reput.overlay.records.sources import source_of
 from reput.store.log.properties import UNIQ_KEY
 from reput.store.log.record import (
     DLQ_GROUP_TOPIC_PREFIX,

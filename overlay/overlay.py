@@ -3,7 +3,7 @@
 The base stays as it is. The overlay is an ordinary store, and is served as a broker of its own.
 What waits in it, and which copies were sent back already, is read from its log at the start, or
 from a snapshot and the log's end (``overlay.snapshot``). What waits in the base is found then as
-well (``overlay.debts``), unless the base's broker runs.
+well (``overlay.base.debts``), unless the base's broker runs.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 
+from reput.overlay.base.debts import Debts, find_debts, waiting_records
+from reput.overlay.base.halves import Halves, find_halves
 from reput.overlay.brokerfiles import BrokerFiles
 from reput.overlay.checks import CheckTimes, OpenTransactions
-from reput.overlay.copies import SendBack, sent_back
-from reput.overlay.debts import Debts, find_debts, waiting_records
-from reput.overlay.deliveries import OWED_QUEUE_ID, Deliveries
-from reput.overlay.drafts import HALF_TOPIC
+from reput.overlay.delivery.deliveries import OWED_QUEUE_ID, Deliveries
+from reput.overlay.delivery.waiting import FailedCopy, NextOffsets, WaitingRecords
 from reput.overlay.groupcommit import GroupCommit
-from reput.overlay.halves import Halves, find_halves
 from reput.overlay.lostanswers import KEPT_MS, LostAnswers
 from reput.overlay.pipeline import Pipeline, write_settings
-from reput.overlay.properties import REAL_TOPIC
-from reput.overlay.release import Refusal, Writer
-from reput.overlay.sends import Send, Target, sent
+from reput.overlay.records.copies import SendBack, sent_back
+from reput.overlay.records.drafts import HALF_TOPIC
+from reput.overlay.records.properties import REAL_TOPIC
+from reput.overlay.records.release import Refusal, Writer
+from reput.overlay.records.sends import Send, Target, sent
+from reput.overlay.records.sources import Source
 from reput.overlay.snapshot import Part, Snapshots
-from reput.overlay.sources import Source
-from reput.overlay.waiting import FailedCopy, NextOffsets, WaitingRecords
 from reput.store.brokerlock import broker_pid
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.errors import RefusedMessageError

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final
 
-from reput.overlay.sends import Send
+from reput.overlay.records.sends import Send
 from reput.serving import frame
 from reput.serving.codes import RequestCode, ResponseCode
 from reput.serving.fastjson import as_object, as_text

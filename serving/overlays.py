@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from reput.overlay.drainjournal import check_not_drained
+from reput.overlay.drain.drainjournal import check_not_drained
 from reput.overlay.overlay import Overlay, overlay_root
-from reput.overlay.release import RELEASE_5_3_3, Writer
+from reput.overlay.records.release import RELEASE_5_3_3, Writer
 from reput.serving.arrivals import NotifiedArrivals
 from reput.serving.stores import ServedStore
 

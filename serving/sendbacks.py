@@ -12,8 +12,8 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from reput.overlay.copies import DEFAULT_MAX_RECONSUME_TIMES, SendBack, message_id
-from reput.overlay.properties import RETRY_TOPIC
+from reput.overlay.records.copies import DEFAULT_MAX_RECONSUME_TIMES, SendBack, message_id
+from reput.overlay.records.properties import RETRY_TOPIC
 from reput.readers.messagestore import MessageStore
 from reput.serving import requests
 from reput.serving.codes import RequestCode, ResponseCode

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from reput.overlay.copies import message_id
-from reput.overlay.sends import RetryGroup, Send, Target
+from reput.overlay.records.copies import message_id
+from reput.overlay.records.sends import RetryGroup, Send, Target
 from reput.serving import requests
 from reput.serving.codes import RequestCode, ResponseCode
 from reput.serving.connection import Connection, Handler, Refused

@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from reput.overlay import properties as names
+from reput.overlay.base.halves import HalfPlace
 from reput.overlay.checks import End, OpenTransactions
-from reput.overlay.copies import message_id
-from reput.overlay.halves import HalfPlace
+from reput.overlay.records import properties as names
+from reput.overlay.records.copies import message_id
 from reput.serving import requests
 from reput.serving.codes import RequestCode, ResponseCode
 from reput.serving.connection import Connection, Handler, Refused

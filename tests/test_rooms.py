@@ -18,7 +18,7 @@ ROOMS = {
     "checkpoints": (),
     "cli": (),
     "filters": (),
-    "overlay": (),
+    "overlay": ("records", "base", "delivery", "drain"),
     "readers": (),
     "serving": ("acl",),
     "sinks": ("index", "tables", "delta", "iceberg", "kafka"),

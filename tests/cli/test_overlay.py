@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from reput.overlay import contents
-from reput.overlay.drainjournal import DrainJournal, DrainNotes
+from reput.overlay.drain import contents
+from reput.overlay.drain.drainjournal import DrainJournal, DrainNotes
 from reput.store.errors import UsageError
 from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput.overlay.release import RELEASES, Writer
+from reput.overlay.records.release import RELEASES, Writer
 from tests.support.closedfiles import files_are_closed
 
 __all__ = ["files_are_closed", "writer"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from reput.overlay import ahead
-from reput.overlay.ahead import AHEAD_MS, AT_ONCE, MOST_BYTES, PAUSE_MS, DeliveriesAhead
-from reput.overlay.sources import Source
-from reput.overlay.waiting import WaitingRecords
+from reput.overlay.delivery import ahead
+from reput.overlay.delivery.ahead import AHEAD_MS, AT_ONCE, MOST_BYTES, PAUSE_MS, DeliveriesAhead
+from reput.overlay.delivery.waiting import WaitingRecords
+from reput.overlay.records.sources import Source
 from reput.store.log.properties import parse
 from reput.store.log.record import Record
 

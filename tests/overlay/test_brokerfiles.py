@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from reput.overlay.base.debts import read_timer_checkpoint
 from reput.overlay.brokerfiles import BrokerFiles
-from reput.overlay.debts import read_timer_checkpoint
-from reput.overlay.waiting import NextOffsets
+from reput.overlay.delivery.waiting import NextOffsets
 from reput.store import fsops
 from reput.store.errors import NoSpaceError, StoreError
 from reput.store.log.record import Record

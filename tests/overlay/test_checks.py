@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from reput.overlay.base.halves import HalfPlace, OpenTransaction
 from reput.overlay.checks import CheckTimes, End, OpenTransactions
-from reput.overlay.halves import HalfPlace, OpenTransaction
 from reput.overlay.overlay import Overlay, overlay_root
-from reput.overlay.release import RELEASE_5_3_3, Refusal, Writer
-from reput.overlay.sources import source_of
+from reput.overlay.records.release import RELEASE_5_3_3, Refusal, Writer
+from reput.overlay.records.sources import source_of
 from reput.store.config import read_store_settings
 from reput.store.errors import BusyError, RefusedMessageError
 from reput.store.log.appender import LogAppender

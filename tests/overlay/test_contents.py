@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.overlay.contents import Entry, Kind, opened_contents
+from reput.overlay.drain.contents import Entry, Kind, opened_contents
 from reput.store.errors import NotFoundError
 from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record

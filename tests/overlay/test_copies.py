@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from reput.overlay import copies
-from reput.overlay.copies import SendBack
-from reput.overlay.release import Refusal, Writer
-from reput.overlay.sources import Source, source_of
+from reput.overlay.records import copies
+from reput.overlay.records.copies import SendBack
+from reput.overlay.records.release import Refusal, Writer
+from reput.overlay.records.sources import Source, source_of
 from reput.store.errors import RefusedMessageError
 from reput.store.log import record
 from reput.store.log.record import Record

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import pytest
 
-from reput.overlay.copies import level_delivered
-from reput.overlay.debts import find_debts, records_of_elsewhere, waiting_records
+from reput.overlay.base.debts import find_debts, records_of_elsewhere, waiting_records
 from reput.overlay.overlay import Overlay, overlay_root
-from reput.overlay.release import Writer
-from reput.overlay.sends import Send, Target, sent
+from reput.overlay.records.copies import level_delivered
+from reput.overlay.records.release import Writer
+from reput.overlay.records.sends import Send, Target, sent
 from reput.store.config import read_store_settings
 from reput.store.log.appender import LogAppender
 from reput.store.log.record import SCHEDULE_TOPIC, Record

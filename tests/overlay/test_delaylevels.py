@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from reput.overlay.waiting import WaitingRecords
+from reput.overlay.delivery.waiting import WaitingRecords
 from reput.store.log import properties
 from reput.store.log.record import Record
 

@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from reput.overlay.deliveries import MAX_PAUSE_SECONDS, Deliveries
-from reput.overlay.release import Writer
-from reput.overlay.waiting import WaitingRecords
+from reput.overlay.delivery.deliveries import MAX_PAUSE_SECONDS, Deliveries
+from reput.overlay.delivery.waiting import WaitingRecords
+from reput.overlay.records.release import Writer
 from reput.store.errors import StoreError
 from reput.store.log.properties import parse
 from reput.store.log.record import Record

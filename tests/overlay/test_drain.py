@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from reput.overlay import drain
-from reput.overlay.contents import Contents, Entry, Kind, opened_contents
-from reput.overlay.copies import message_id
-from reput.overlay.drain import (
+from reput.overlay.drain import drain
+from reput.overlay.drain.contents import Contents, Entry, Kind, opened_contents
+from reput.overlay.drain.drain import (
     NAMED_AT_ONCE,
     TOO_MANY,
     Drain,
@@ -24,9 +23,10 @@ from reput.overlay.drain import (
     is_same,
     stored_topics,
 )
-from reput.overlay.drainjournal import DrainJournal, DrainNotes
-from reput.overlay.release import RELEASE_5_3_3, Writer
-from reput.overlay.sends import RetryGroup, Send, Target, sent
+from reput.overlay.drain.drainjournal import DrainJournal, DrainNotes
+from reput.overlay.records.copies import message_id
+from reput.overlay.records.release import RELEASE_5_3_3, Writer
+from reput.overlay.records.sends import RetryGroup, Send, Target, sent
 from reput.store import fsops
 from reput.store.errors import RefusedMessageError, StoreError, UsageError
 from reput.store.log import properties

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.overlay.halves import OpenTransaction, find_halves
+from reput.overlay.base.halves import OpenTransaction, find_halves
 from reput.store.config import read_store_settings
 from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record

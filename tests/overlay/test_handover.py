@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from reput.overlay.base.debts import find_debts, read_delay_offsets, read_timer_checkpoint
+from reput.overlay.base.handover import Done, Handover, hand_over
 from reput.overlay.checks import End
-from reput.overlay.debts import find_debts, read_delay_offsets, read_timer_checkpoint
-from reput.overlay.handover import Done, Handover, hand_over
 from reput.overlay.overlay import Overlay, overlay_root
 from reput.store import configjson
 from reput.store.config import read_store_settings

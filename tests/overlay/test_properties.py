@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.overlay.properties import DEFAULT_CAPACITY, JavaProperties
+from reput.overlay.records.properties import DEFAULT_CAPACITY, JavaProperties
 from reput.store.log import java
 from tests.support.jdk import run_java
 

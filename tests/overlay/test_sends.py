@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from reput.overlay import sends
-from reput.overlay.release import (
+from reput.overlay.records import sends
+from reput.overlay.records.release import (
     RELEASE_4_9_7,
     RELEASE_5_3_3,
     RELEASE_5_5_1,
     Refusal,
     Writer,
 )
-from reput.overlay.sends import Recall, RetryGroup, Send, Target
+from reput.overlay.records.sends import Recall, RetryGroup, Send, Target
 from reput.store.errors import RefusedMessageError
 from reput.store.log import record
 from reput.store.log.record import Record

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from reput.overlay import overlay as overlays
+from reput.overlay.delivery.waiting import WaitingRecords
 from reput.overlay.overlay import Overlay, overlay_root
-from reput.overlay.release import RELEASE_5_3_3, Writer
-from reput.overlay.sends import RetryGroup, Send, Target
+from reput.overlay.records.release import RELEASE_5_3_3, Writer
+from reput.overlay.records.sends import RetryGroup, Send, Target
+from reput.overlay.records.sources import Source
 from reput.overlay.snapshot import Part, Snapshots
-from reput.overlay.sources import Source
-from reput.overlay.waiting import WaitingRecords
 from reput.store import fsops
 from reput.store.config import read_store_settings
 from reput.store.errors import NoSpaceError

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from reput.overlay import copies, sends, transactions
-from reput.overlay.release import RELEASE_4_9_7, Refusal, Writer
-from reput.overlay.sends import Send, Target
+from reput.overlay.records import copies, sends, transactions
+from reput.overlay.records.release import RELEASE_4_9_7, Refusal, Writer
+from reput.overlay.records.sends import Send, Target
 from reput.store.errors import RefusedMessageError
 from reput.store.log import record
 from reput.store.log.record import Record

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from reput.overlay.sources import Source
-from reput.overlay.waiting import FailedCopy, WaitingRecords
+from reput.overlay.delivery.waiting import FailedCopy, WaitingRecords
+from reput.overlay.records.sources import Source
 from reput.store.log import properties
 from reput.store.log.record import Record
 

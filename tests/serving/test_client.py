@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.overlay.sends import Send
+from reput.overlay.records.sends import Send
 from reput.serving.client import BrokerClient, only_broker
 from reput.serving.frame import RESPONSE, Frame, encode
 from reput.store.errors import RefusedMessageError, StoreError, UsageError

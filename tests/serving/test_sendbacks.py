@@ -17,9 +17,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from reput.overlay import deliveries, overlay
-from reput.overlay.copies import SendBack, level_delivered, message_id, sent_back
-from reput.overlay.release import RELEASE_5_3_3, Writer
+from reput.overlay import overlay
+from reput.overlay.delivery import deliveries
+from reput.overlay.records.copies import SendBack, level_delivered, message_id, sent_back
+from reput.overlay.records.release import RELEASE_5_3_3, Writer
 from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record
 from tests.readers.stores import SmallStore

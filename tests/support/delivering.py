@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from reput.overlay import copies, release, sends, transactions
-from reput.overlay import properties as names
-from reput.overlay.copies import SendBack
-from reput.overlay.properties import JavaProperties
-from reput.overlay.sends import Recall, RetryGroup, Send, Target
+from reput.overlay.records import copies, release, sends, transactions
+from reput.overlay.records import properties as names
+from reput.overlay.records.copies import SendBack
+from reput.overlay.records.properties import JavaProperties
+from reput.overlay.records.sends import Recall, RetryGroup, Send, Target
 from reput.store.log import properties, record
 from reput.store.log.record import Record
 from tests.support.golden import GOLDEN_DIRECTORY, log_records

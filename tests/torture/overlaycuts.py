@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from reput.overlay.copies import SendBack, level_delivered, sent_back
 from reput.overlay.overlay import Overlay, overlay_root
-from reput.overlay.release import RELEASE_5_3_3, Writer
-from reput.overlay.sends import RetryGroup, Send, Target
-from reput.overlay.sources import Source
+from reput.overlay.records.copies import SendBack, level_delivered, sent_back
+from reput.overlay.records.release import RELEASE_5_3_3, Writer
+from reput.overlay.records.sends import RetryGroup, Send, Target
+from reput.overlay.records.sources import Source
 from reput.store.config import read_store_settings
 from reput.store.log.appender import LogAppender
 from reput.store.log.properties import parse

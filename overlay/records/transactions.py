@@ -1,7 +1,7 @@
 """Records of transactions: half messages, and their ends.
 
 A half is a message of a transaction that is neither committed nor rolled back. The functions are
-pure, as those of ``overlay.copies``.
+pure, as those of ``overlay.records.copies``.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from reput.overlay import properties as names
-from reput.overlay.drafts import HALF_TOPIC, Draft, draft_of
-from reput.overlay.properties import JavaProperties
-from reput.overlay.release import Writer
+from reput.overlay.records import properties as names
+from reput.overlay.records.drafts import HALF_TOPIC, Draft, draft_of
+from reput.overlay.records.properties import JavaProperties
+from reput.overlay.records.release import Writer
 from reput.store.log import properties, systemtopics
 from reput.store.log.record import Record
 from reput.store.log.sysflag import SysFlag

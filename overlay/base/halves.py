@@ -21,15 +21,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from reput.overlay import properties as names
-from reput.overlay.debts import (
+from reput.overlay.base.debts import (
     MARGIN_MS,
     reach_and_end,
     records_of_elsewhere,
     records_of_queue,
 )
-from reput.overlay.drafts import HALF_TOPIC
-from reput.overlay.transactions import DISCARDED_TOPIC, OP_TOPIC
+from reput.overlay.records import properties as names
+from reput.overlay.records.drafts import HALF_TOPIC
+from reput.overlay.records.transactions import DISCARDED_TOPIC, OP_TOPIC
 from reput.readers.inventory import TRANSACTION_GROUP, named_halves
 from reput.readers.messagestore import MessageStore
 from reput.readers.queuereader import QueueReader

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from reput.overlay import properties as names
-from reput.overlay.properties import JavaProperties
-from reput.overlay.release import Refusal, Writer
+from reput.overlay.records import properties as names
+from reput.overlay.records.properties import JavaProperties
+from reput.overlay.records.release import Refusal, Writer
 from reput.store.errors import RefusedMessageError
 from reput.store.log import java, properties, record, systemtopics
 from reput.store.log.record import Record

@@ -5,8 +5,9 @@ delay level that fits what is left to wait; a dead letter goes there with more a
 have, so that the broker itself makes the topic of dead letters. Source: RocketMQ 5.3.3
 ``SendMessageProcessor.handleRetryAndDLQ``, ``HookUtils.handleScheduleMessage``.
 
-A message is named in a journal before it is sent (``overlay.drainjournal``). One without an answer
-may be in the broker: it is looked for by its UNIQ_KEY, and compared, before it is sent again.
+A message is named in a journal before it is sent (``overlay.drain.drainjournal``). One without
+an answer may be in the broker: it is looked for by its UNIQ_KEY, and compared, before it is sent
+again.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from reput.overlay import properties as names
-from reput.overlay.contents import Contents, Entry, Kind
-from reput.overlay.copies import DEFAULT_MAX_RECONSUME_TIMES, message_id
-from reput.overlay.drafts import TIMER_TOPIC
-from reput.overlay.drainjournal import DrainJournal, DrainNotes
-from reput.overlay.release import Refusal
-from reput.overlay.sends import Send
+from reput.overlay.drain.contents import Contents, Entry, Kind
+from reput.overlay.drain.drainjournal import DrainJournal, DrainNotes
+from reput.overlay.records import properties as names
+from reput.overlay.records.copies import DEFAULT_MAX_RECONSUME_TIMES, message_id
+from reput.overlay.records.drafts import TIMER_TOPIC
+from reput.overlay.records.release import Refusal
+from reput.overlay.records.sends import Send
 from reput.store.errors import RefusedMessageError
 from reput.store.log import java, properties
 from reput.store.log.record import (

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from reput.overlay import properties as names
-from reput.overlay.drafts import HALF_TOPIC, TIMER_TOPIC
+from reput.overlay.records import properties as names
+from reput.overlay.records.drafts import HALF_TOPIC, TIMER_TOPIC
 from reput.readers.messagestore import MessageStore
 from reput.readers.queuereader import QueueReader
 from reput.store import configjson

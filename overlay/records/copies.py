@@ -2,7 +2,7 @@
 
 A copy is a record of a message in some log. Every function is pure: it gets what it needs to know,
 the time included, and returns a record for the end of a log, which sets offsets and store time.
-``source`` says what the record is made from (``overlay.sources.Source.field``).
+``source`` says what the record is made from (``overlay.records.sources.Source.field``).
 A broker writes 0 there.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reput.overlay import properties as names
-from reput.overlay.drafts import HALF_TOPIC, Draft, draft_of
-from reput.overlay.release import Refusal, Writer
+from reput.overlay.records import properties as names
+from reput.overlay.records.drafts import HALF_TOPIC, Draft, draft_of
+from reput.overlay.records.release import Refusal, Writer
 from reput.store.errors import RefusedMessageError
 from reput.store.log import java, properties, record
 from reput.store.log.record import Record

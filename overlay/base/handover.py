@@ -18,17 +18,17 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from reput.overlay import properties as names
-from reput.overlay.debts import (
+from reput.overlay.base.debts import (
     Debts,
     find_debts,
     reach_and_end,
     read_timer_checkpoint,
     waiting_records,
 )
-from reput.overlay.halves import Halves, find_halves
-from reput.overlay.sources import source_of
-from reput.overlay.transactions import DISCARDED_TOPIC, OP_TOPIC
+from reput.overlay.base.halves import Halves, find_halves
+from reput.overlay.records import properties as names
+from reput.overlay.records.sources import source_of
+from reput.overlay.records.transactions import DISCARDED_TOPIC, OP_TOPIC
 from reput.readers.inventory import TRANSACTION_GROUP
 from reput.readers.messagestore import MessageStore
 from reput.store import configjson, fsops

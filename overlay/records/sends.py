@@ -1,18 +1,18 @@
 """Records of messages that clients send: one by one, in batches, and recalls of timer messages.
 
-The functions are pure, as those of ``overlay.copies``. What is sent is made from nothing, so its
-source is 0.
+The functions are pure, as those of ``overlay.records.copies``. A message that is sent is made from
+nothing, so its source is 0.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reput.overlay import properties as names
-from reput.overlay.drafts import HALF_TOPIC, TIMER_TOPIC, Draft
-from reput.overlay.properties import JavaProperties
-from reput.overlay.release import Refusal, Writer
-from reput.overlay.transactions import DISCARDED_TOPIC, OP_TOPIC, make_half
+from reput.overlay.records import properties as names
+from reput.overlay.records.drafts import HALF_TOPIC, TIMER_TOPIC, Draft
+from reput.overlay.records.properties import JavaProperties
+from reput.overlay.records.release import Refusal, Writer
+from reput.overlay.records.transactions import DISCARDED_TOPIC, OP_TOPIC, make_half
 from reput.store import names as validators
 from reput.store.errors import RefusedMessageError
 from reput.store.log import innerbatch, java, properties, record

@@ -1,10 +1,10 @@
 """The records that wait in an overlay's log, until when, and what each was made from.
 
 There is no other note of it. A record that was made from another names it as its source
-(``overlay.sources``), so that one append is both the effect and the note of it: what waited is
-delivered as soon as a record names it. The records of the log, given to ``note`` in their order,
-make the same state after a kill as before it. Only a broker that went on in the overlay for a time
-has delivered without naming sources (``overlay.delaylevels``).
+(``overlay.records.sources``), so that one append is both the effect and the note of it: what
+waited is delivered as soon as a record names it. The records of the log, given to ``note`` in
+their order, make the same state after a kill as before it. Only a broker that went on in the
+overlay for a time has delivered without naming sources (``overlay.delivery.delaylevels``).
 
 Source of the rules: RocketMQ 5.3.3 ``ScheduleMessageService`` (the head of a level keeps the rest
 of the level waiting; a record that is due later than its level allows is due now, since the clock
@@ -19,10 +19,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from reput.overlay import properties as names
-from reput.overlay.delaylevels import DelayLevels
-from reput.overlay.drafts import TIMER_PRECISION_MS, TIMER_TOPIC
-from reput.overlay.sources import Source, source_of
+from reput.overlay.delivery.delaylevels import DelayLevels
+from reput.overlay.records import properties as names
+from reput.overlay.records.drafts import TIMER_PRECISION_MS, TIMER_TOPIC
+from reput.overlay.records.sources import Source, source_of
 from reput.store.log import java
 from reput.store.log.properties import DELAY, UNIQ_KEY
 from reput.store.log.record import (

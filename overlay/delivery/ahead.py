@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from reput.overlay.sources import Source
-from reput.overlay.waiting import WaitingRecords
+from reput.overlay.delivery.waiting import WaitingRecords
+from reput.overlay.records.sources import Source
 from reput.store.log.record import Record
 
 AHEAD_MS = 2000

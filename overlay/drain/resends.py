@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from reput.overlay.contents import Contents, Entry
-from reput.overlay.drafts import draft_of
-from reput.overlay.drain import LEFT_OUT
-from reput.overlay.drainjournal import check_not_drained
+from reput.overlay.drain.contents import Contents, Entry
+from reput.overlay.drain.drain import LEFT_OUT
+from reput.overlay.drain.drainjournal import check_not_drained
 from reput.overlay.pipeline import Pipeline
-from reput.overlay.release import RELEASE_5_3_3, Writer
-from reput.overlay.sources import Source
+from reput.overlay.records.drafts import draft_of
+from reput.overlay.records.release import RELEASE_5_3_3, Writer
+from reput.overlay.records.sources import Source
 from reput.store.log import properties, record
 from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record

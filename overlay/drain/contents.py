@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from reput.overlay import properties as names
-from reput.overlay.drafts import HALF_TOPIC, TIMER_PRECISION_MS, TIMER_TOPIC
-from reput.overlay.sources import source_of
-from reput.overlay.transactions import DISCARDED_TOPIC, OP_TOPIC
-from reput.overlay.waiting import WaitingRecords
+from reput.overlay.delivery.waiting import WaitingRecords
+from reput.overlay.records import properties as names
+from reput.overlay.records.drafts import HALF_TOPIC, TIMER_PRECISION_MS, TIMER_TOPIC
+from reput.overlay.records.sources import source_of
+from reput.overlay.records.transactions import DISCARDED_TOPIC, OP_TOPIC
 from reput.store.config import StoreSettings, read_store_settings
 from reput.store.errors import NotFoundError, StoreError
 from reput.store.files import COMMIT_LOG_DIRECTORY, OVERLAY_DIRECTORY

@@ -12,7 +12,7 @@ With as many as in the base, members that share the queues of two brokers out wo
 base's or most of the overlay's. What waits in the base is not delivered any more once its broker
 runs again.
 
-Source of the rules: ``overlay.waiting``.
+Source of the rules: ``overlay.delivery.waiting``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from reput.overlay.ahead import DeliveriesAhead
-from reput.overlay.copies import level_delivered, timer_delivered
+from reput.overlay.delivery.ahead import DeliveriesAhead
+from reput.overlay.delivery.waiting import WaitingRecords
 from reput.overlay.groupcommit import GroupCommit
-from reput.overlay.release import Writer
-from reput.overlay.sources import Source
-from reput.overlay.waiting import WaitingRecords
+from reput.overlay.records.copies import level_delivered, timer_delivered
+from reput.overlay.records.release import Writer
+from reput.overlay.records.sources import Source
 from reput.store.errors import BusyError, RefusedMessageError, StoreError
 from reput.store.log.record import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, Record
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from reput.overlay import properties as names
+from reput.overlay.records import properties as names
 from reput.store.log import properties
 from reput.store.log.record import Record
 

@@ -1,0 +1,1 @@
+"""The records that wait in an overlay's log, and their delivery."""

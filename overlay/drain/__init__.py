@@ -1,0 +1,1 @@
+"""The way of an overlay's messages into a broker."""
