@@ -10,7 +10,7 @@ from tests.torture.simulation.history import Kind as Event
 from tests.torture.simulation.world import play
 
 SHOWN = 5
-FAULTS = (Event.KILLED, Event.POWER_CUT, Event.CUT, Event.STOPPING)
+FAULTS = (Event.KILLED, Event.POWER_CUT, Event.CUT, Event.STOPPING, Event.FULL)
 
 
 def run(case: Case) -> Counter[str]:

@@ -44,11 +44,10 @@ class Lanes:
         self._lanes.append(Lane(self))
         return self._lanes[-1]
 
-    def reach(self, operation: str, _path: str) -> bool:
-        """In place of ``fsops._failpoints.reach``, which is called before each operation."""
+    def reach(self, operation: str) -> None:
+        """Stop before an operation; a sync takes its own time."""
         if operation != "sync":
             self.pause(self.short())
-        return False
 
     def sync(self, fd: int, path: str | Path) -> None:
         """In place of ``fsops.sync``: the disk does it at some moment of the time that it takes."""

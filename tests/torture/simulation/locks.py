@@ -57,8 +57,8 @@ class LocksRule:
         elif kind is Kind.STOPPED:
             self._restore(now, now)
         elif kind in (Kind.KILLED, Kind.POWER_CUT):
-            slowest = self._findings.history.slowest_sync
-            self._restore(now, now - FILE_SECONDS - FILE_SYNCS * slowest)
+            seconds = FILE_SECONDS + FILE_SYNCS * self._findings.history.slowest_sync
+            self._restore(now, self._state.written_until(now, seconds, seconds))
         elif kind is Kind.STARTED:
             ends = now + RESTORED_SECONDS
             self._locks = {

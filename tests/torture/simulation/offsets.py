@@ -19,6 +19,8 @@ KILL_SECONDS = 0.1
 """A commit survives a kill after this time and two of the slowest syncs; docs/serving.md has the
 time alone."""
 KILL_SYNCS, POWER_CUT_SYNCS = 2, 6
+RETRY_SECONDS = 5.0
+"""The server tries again after this time where the disk was full; docs/serving.md has it."""
 NOT_FOUND, SUBSCRIPTION_NOT_EXIST = 22, 24
 Key = tuple[str, int]
 """Group and queue id."""
@@ -76,17 +78,20 @@ class OffsetsRule:
 
     def see(self, event: Event) -> None:
         """Look at an event."""
-        slowest = self._findings.history.slowest_sync
         if event.kind is Kind.TAKEN:
             self._taken(event, self._state.of(event))
         elif event.kind is Kind.HANDLED:
             self._handled(event, self._state.of(event), event.what)
         elif event.kind is Kind.KILLED:
-            self._crashed(event.time - KILL_SECONDS - KILL_SYNCS * slowest)
+            self._crashed(self._written_until(event.time, KILL_SYNCS))
         elif event.kind is Kind.POWER_CUT:
-            self._crashed(event.time - KILL_SECONDS - POWER_CUT_SYNCS * slowest)
+            self._crashed(self._written_until(event.time, POWER_CUT_SYNCS))
         elif event.kind is Kind.STOPPED:
             self._crashed(event.time)
+
+    def _written_until(self, now: float, syncs: int) -> float:
+        seconds = KILL_SECONDS + syncs * self._findings.history.slowest_sync
+        return self._state.written_until(now, seconds, RETRY_SECONDS)
 
     def _crashed(self, before: float) -> None:
         for key, committed in self._committed.items():

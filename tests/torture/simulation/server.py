@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -37,6 +39,8 @@ from tests.torture.simulation.store import Queues, SimulatedStore
 
 BROKER_NAME = "broker-a"
 PORT = 10911
+GROWING = ("allocate", "pwrite", "rename")
+"""The operations for which a full disk may have no space."""
 
 
 class Place:
@@ -52,10 +56,31 @@ class Place:
         """The one that runs, starts or ends."""
         self.failures: list[BaseException] = []
         """Errors with which servers ended that nobody killed."""
+        self._fullness = 0.0
+        """The part of all writes for which there is no space."""
 
     def note(self, kind: Kind, number: int = 0, opaque: int = 0, what: Any = None) -> None:
         """Something happens now."""
         self.history.events.append(Event(self.loop.time(), kind, number, opaque, what))
+
+    def fill(self, fullness: float) -> None:
+        """From now on a part of all writes finds no space."""
+        self._fullness = fullness
+        self.note(Kind.FULL)
+
+    def free(self) -> None:
+        """There is space again."""
+        if self._fullness:
+            self._fullness = 0.0
+            self.note(Kind.FREED)
+
+    def _reach(self, operation: str, path: str) -> bool:
+        """In place of ``fsops._failpoints.reach``, which is called before each operation."""
+        assert self.server is not None
+        self.server.lanes.reach(operation)
+        if operation in GROWING and self._fullness and self.rng.random() < self._fullness:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return False
 
     @contextmanager
     def simulated(self) -> Iterator[None]:
@@ -69,7 +94,7 @@ class Place:
             assert self.server is not None
             return self.server.lanes
 
-        failpoints = SimpleNamespace(reach=lambda *given: lanes().reach(*given))
+        failpoints = SimpleNamespace(reach=self._reach)
         clocks = SimpleNamespace(monotonic=loop.time, time_ns=time.time_ns)
         with pytest.MonkeyPatch.context() as patch:
             for module in (offsetwriter, lockfile):

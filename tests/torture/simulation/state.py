@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -47,6 +48,8 @@ class State:
     """Waiting pulls, and since when, in their order."""
     bounds: dict[Queue, tuple[int, int]] = field(default_factory=dict)
     lows: dict[Queue, set[int]] = field(default_factory=dict)
+    full: list[tuple[float, float]] = field(default_factory=list)
+    """The times during which the disk was full: from, and to, exclusive."""
 
     def of(self, event: Event) -> Request:
         """The request of an event."""
@@ -60,6 +63,14 @@ class State:
     def may_have_expired(self, group: str, client: str, now: float) -> bool:
         """Whether a member may be removed already."""
         return now - self.members[group][client].time > EXPIRY_SECONDS - INSTANT
+
+    def written_until(self, now: float, seconds: float, retry: float) -> float:
+        """The time up to which all is written, where a write takes up to ``seconds``, and is tried
+        again up to ``retry`` seconds after the disk was full."""
+        for begin, end in reversed(self.full):
+            if end + retry + seconds > now:
+                now = begin
+        return now - seconds
 
     def see(self, event: Event) -> None:
         """Follow one event."""
@@ -80,6 +91,10 @@ class State:
         elif kind is Kind.GREW:
             queue, self.bounds[queue] = what[0], what[1]
             self.lows.setdefault(queue, {0}).add(what[1][0])
+        elif kind is Kind.FULL:
+            self.full.append((now, math.inf))
+        elif kind is Kind.FREED:
+            self.full[-1] = self.full[-1][0], now
         elif kind is Kind.CUT:
             self.cut.add(number)
         elif kind in (Kind.OPENED, Kind.RESUMED):

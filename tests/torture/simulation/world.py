@@ -34,6 +34,7 @@ GROUPS = ("g", "g", "g", "h")
 LATEST_NOTICE = 30.0
 """The longest time until one side of a connection notices that it is cut."""
 LATEST_RESTART = 2.0
+LONGEST_FULL = 20.0
 LONG = 0.06
 """The part of histories with silent minutes, in which locks end and members expire."""
 
@@ -86,7 +87,8 @@ class World:
         self._arrive()
         faults = (
             (self._cut, 8), (self._slow, 2), (self._crash, 2), (self._stop, 1), (self._rest, 3),
-            (self._expire, 1), (self._silence, 1 if self._character.is_long else 0),
+            (self._expire, 1), (self._fill, 1),
+            (self._silence, 1 if self._character.is_long else 0),
         )  # fmt: skip
         while self._loop.time() < self._until:
             await asyncio.sleep(self._rng.expovariate(1 / self._character.fault))
@@ -123,6 +125,14 @@ class World:
             link = self._rng.choice(links)
             link.up.slow_until = link.down.slow_until = self._loop.time() + 5 * self._rng.random()
 
+    async def _fill(self) -> None:
+        """Fill the disk, wholly or nearly, for a while or until the server's end. Without space no
+        server starts."""
+        if self.place.server is None or not self.place.server.is_listening:
+            return
+        self.place.fill(self._rng.choice((1.0, 1.0, 0.5)))
+        self._loop.call_later(LONGEST_FULL * self._rng.random() ** 2, self.place.free)
+
     async def _crash(self) -> None:
         """Kill the server or cut the power, and start another one."""
         server = self.place.server
@@ -135,6 +145,7 @@ class World:
         members change them."""
         while True:
             await asyncio.sleep(LATEST_RESTART * self._rng.random() ** 2)
+            self.place.free()
             server = self.place.start()
             if self._rng.random() < 0.2:
                 await asyncio.sleep(self._rng.random() * self._character.slowest_sync * 4)
@@ -154,6 +165,8 @@ class World:
         """Let the server end, and start another one; some are killed while they end."""
         server = self.place.server
         assert server is not None
+        # without space it would end with an error
+        self.place.free()
         ending = server.stop()
         if self._rng.random() < 0.3:
             await asyncio.sleep(self._rng.random() * self._character.slowest_sync * 4)
@@ -188,6 +201,7 @@ class World:
 
     async def _end(self) -> None:
         """Let everything come to rest, look at it, and look again after a restart."""
+        self.place.free()
         self._silence_all(float("inf"))
         await asyncio.sleep(LONGEST_SUSPEND_MS / 1000 + 10)
         self.place.note(Kind.QUIET)
