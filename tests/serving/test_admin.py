@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from reput.serving import connection
 from reput.store import configjson
 from reput.store.files import CONSUMER_OFFSET_FILE
 from reput.store.log import properties
@@ -22,7 +23,7 @@ from tests.support.wire import read_log
 PULL, QUERY_MESSAGE, QUERY, UPDATE, VIEW, HEART_BEAT = 11, 12, 14, 15, 33, 34
 RESET, WHO, RUNNING_INFO, CLONE, BROKER_STATS, CQ = 222, 300, 307, 314, 317, 321
 CORRECTION, DIRECTLY, TO_CLIENT = 308, 309, 220
-FOUND, MOVED, NOT_FOUND = 0, 21, 22
+FOUND, BUSY, MOVED, NOT_FOUND = 0, 2, 21, 22
 MESSAGES = 10
 ROLLED_BACK = 3 << 2
 
@@ -171,6 +172,28 @@ def test_a_members_state_is_asked_for(port: int) -> None:
             admin.send(RUNNING_INFO, question)
             assert member.receive().code == RUNNING_INFO
         assert admin.receive().code == 207
+
+
+def test_few_requests_wait_for_a_member_that_does_not_answer(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is refused, until the member answers one of them."""
+    monkeypatch.setattr(connection, "MAX_CALLS", 3)
+    question = {"consumerGroup": "group", "clientId": "c", "jstackEnable": "false"}
+    with Client(port) as admin, Client(port) as member:
+        assert member.ask(HEART_BEAT, {}, heartbeat("c", "group", "Topic")).code == 0
+        sent = [admin.send(RUNNING_INFO, question) for _ in range(4)]
+        refused = admin.receive()
+        assert (refused.opaque, refused.code) == (sent[3], BUSY)
+        assert "does not answer" in refused.header["remark"]
+        asked = member.receive()
+        while asked.code != RUNNING_INFO:
+            asked = member.receive()
+        member.respond(asked, 0)
+        assert (admin.receive().opaque, admin.send(RUNNING_INFO, question)) == (sent[0], 5)
+        for opaque in (*sent[1:3], 5):
+            member.respond(member.receive(), 0)
+            assert admin.receive().opaque == opaque
 
 
 def test_a_member_consumes_one_message(store: Path, port: int) -> None:

@@ -122,6 +122,30 @@ def test_memory_for_unfinished_requests_is_bounded(
         assert small.ask(206).code == 0
 
 
+def test_as_many_clients_are_connected_as_may(
+    store: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    """The next one is refused with a line, also where more are there than may be; whoever is
+    connected is served, and leaves its place."""
+
+    def is_refused() -> bool:
+        with Client(port) as client, suppress(ConnectionError):
+            return client.ask(206).code != 0
+        return True
+
+    with served(store) as port, Client(port) as first:
+        with Client(port) as second:
+            for limit in (2, 1):
+                assert [first.ask(206).code, second.ask(206).code] == [0, 0]
+                monkeypatch.setattr(connection, "MAX_CONNECTIONS", limit)
+                assert is_refused()
+                assert said.pop() == f"connection refused: there are {limit} already"
+        assert first.ask(206).code == 0
+        monkeypatch.setattr(connection, "MAX_CONNECTIONS", 2)
+        while is_refused():
+            pass  # the server has not learnt of the end yet
+
+
 def trusting() -> ssl.SSLContext:
     """A client's TLS that takes any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

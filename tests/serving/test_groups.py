@@ -258,6 +258,15 @@ def test_bodies_that_are_no_heartbeat(port: int) -> None:
         assert client.ask(LOCK, {}, b"{}").code == 1
 
 
+@pytest.mark.parametrize(("kind", "text"), [("TAG", "a"), ("SQL92", "a = 1 ")])
+def test_an_expression_is_bounded(kind: str, text: str) -> None:
+    """By 16,384 characters; a longer one is refused before it is parsed."""
+    longest = text.ljust(16_384)
+    assert groups.parse_filter(longest, kind) is not None
+    with pytest.raises(ValueError, match="16385 characters is too long"):
+        groups.parse_filter(longest + " ", kind)
+
+
 def test_what_members_may_take_is_bounded(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A further member is refused until one leaves; existing ones are served."""
     monkeypatch.setattr(groups, "MAX_BYTES", 100_000)

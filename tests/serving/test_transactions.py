@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from reput.serving.connection import Connection
 from reput.serving.transactions import check_body, check_fields
 from reput.store.log import record
 from reput.store.log.record import Record
@@ -138,6 +139,25 @@ def test_only_connected_producers_are_asked(output: Path, client: Client) -> Non
         fourth.ask(BEAT, {}, producing(GROUP))
         assert [check(fourth).code for _ in range(3)] == [CHECK] * 3
     assert ends(output) == []
+
+
+def test_a_producer_that_does_not_read_is_not_asked(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one of its group is, instead of it."""
+    with Client(client.port) as second:
+        for one in (client, second):
+            one.ask(BEAT, {}, producing(GROUP))
+        check(second)
+        place = second.socket.getsockname()
+        takes = property(lambda connection: connection.peer_address != place)
+        monkeypatch.setattr(Connection, "is_writable", takes)
+        assert [check(client).code for _ in range(8)] == [CHECK] * 8
+        last, asked = second.send(MAX, {"topic": "Tx", "queueId": 0}), 0
+        while (found := second.receive()).opaque != last or not found.header["flag"] & 1:
+            asked += found.code == CHECK
+        # one may have been sent before
+        assert asked <= 1
 
 
 def test_answers_that_are_none(output: Path, client: Client) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from reput.readers.getranges import RangeReader
-from reput.serving import pulling
+from reput.serving import admission, pulling
+from reput.serving.connection import Connection
 from reput.serving.frame import Codec, Frame, encode
 from tests.serving.test_pulling import FOUND, MOVED, PULL, Live, live, pull
 from tests.support.remoting import Client, served
@@ -55,6 +57,39 @@ def test_a_pull_that_ends_while_others_are_woken_is_answered_once(
     codes = Counter(answer.code for answer in answers[:-1])
     assert sorted(answer.opaque for answer in answers) == [*sent, last]
     assert codes.keys() == {FOUND, MOVED}, codes
+
+
+def test_a_client_that_reads_again_learns_of_what_came_meanwhile(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its waiting pull gets no message while answers lie unread, and needs no later one to be
+    answered."""
+    has_paused, pause = threading.Event(), Connection.pause_writing
+
+    def paused(connection: Connection) -> None:
+        pause(connection)
+        has_paused.set()
+
+    monkeypatch.setattr(Connection, "pause_writing", paused)
+    monkeypatch.setattr(admission, "MAX_SUSPEND_MS", 1 << 40)
+    for _ in range(32):
+        live.small.append(queue_id=1, body=bytes(3000))
+    live.append(queue_id=2)
+    waiting = pull(1, sysFlag=6, suspendTimeoutMillis=1 << 39)
+    with served(live.small.root) as port, Client(port) as slow, Client(port) as other:
+        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        sent = [slow.send(PULL, waiting)]
+        # more than the sockets take
+        sent += [slow.send(PULL, pull(0, queueId=1)) for _ in range(300)]
+        assert has_paused.wait(60)
+        opaque = other.send(PULL, waiting)
+        assert other.ask(14, {"consumerGroup": "g", "topic": "Topic", "queueId": 0}).code == 22
+        live.append()
+        # pulls of a queue are woken in their order
+        assert (answer := other.receive()).opaque == opaque and answer.code == FOUND
+        answers = [slow.receive() for _ in sent]
+    assert sorted(answer.opaque for answer in answers) == sent
+    assert {answer.code for answer in answers} == {FOUND}
 
 
 @pytest.mark.parametrize("codec", Codec)
