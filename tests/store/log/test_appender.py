@@ -209,6 +209,20 @@ def test_zeros_in_a_text_are_told_from_a_lost_page(tmp_path: Path) -> None:
         assert appender.end_offset == end
 
 
+@pytest.mark.parametrize("damaged", range(5))
+def test_damage_in_the_last_files_ends_the_log(tmp_path: Path, damaged: int) -> None:
+    """In the three that a broker's recovery reads: what follows the damage is no part of the log;
+    damage before them is left for its readers."""
+    plain = PlainLog(FILE_SIZE)
+    while plain.end < 5 * FILE_SIZE - 400:
+        plain.append(body=bytes(300))
+    start = next(start for start, _ in plain.spans if start > damaged * FILE_SIZE)
+    plain.image[start + 200] ^= 1
+    plain.write(tmp_path / "commitlog")
+    with LogAppender(tmp_path) as appender:
+        assert appender.end_offset == (plain.end if damaged < 2 else start)
+
+
 def recorded(root: Path, rng: random.Random) -> tuple[Recorder, list[Record]]:
     """Appends with acknowledgements, in three openings; the records in the order of the log."""
     stored: list[Record] = []
