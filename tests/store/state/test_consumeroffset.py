@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from reput.store.brokerlock import BrokerLock
 from reput.store.errors import OwnershipError
 from reput.store.files import CONSUMER_OFFSET_FILE, OFFSET_JOURNALS
 from reput.store.state.consumeroffset import (
@@ -240,8 +241,9 @@ def test_a_file_that_a_broker_wrote_stands_above_the_journal(tmp_path: Path) -> 
 
 
 def test_files_of_the_same_offsets_differ(tmp_path: Path) -> None:
-    """Their counters grow: a journal belongs to one of them, which its CRC tells."""
-    offsets = {("T", "g"): {0: 7}}
+    """Their counters grow: a journal belongs to one of them, which its CRC tells. Names are text as
+    RocketMQ's JSON has them, which escapes no letter."""
+    offsets: Offsets = {KEYS[2]: {0: 7}}
     with ConsumerOffsetFile(tmp_path) as file:
         file.load(tmp_path)
         contents = []
@@ -249,6 +251,7 @@ def test_files_of_the_same_offsets_differ(tmp_path: Path) -> None:
             file.replace(offsets, 0)
             contents.append((tmp_path / CONSUMER_OFFSET_FILE).read_bytes())
     assert len({*contents}) == 3
+    assert all('"中@g@broadcast":{0:7'.encode() in content for content in contents)
 
 
 def test_one_process_writes(tmp_path: Path) -> None:
@@ -377,6 +380,19 @@ def test_sharing_and_having_alone_exclude_each_other(tmp_path: Path) -> None:
     with ConsumerOffsetFile(tmp_path):
         pass
     child.__exit__(None, None, None)
+
+
+def test_an_output_of_ones_own_has_offsets_beside_its_dispatcher(tmp_path: Path) -> None:
+    """A store's running broker writes that store's alone; the dispatcher writes none."""
+    store, output = tmp_path / "store", tmp_path / "output"
+    for root in (store, output):
+        root.mkdir()
+    with (
+        holder(lambda: [BrokerLock(root).__enter__() for root in (store, output)]),
+        SharedConsumerOffsetFile(output, store) as file,
+    ):
+        assert file.update(lambda _: {KEYS[0]: {0: 3}}) == {KEYS[0]: {0: 3}}
+    assert read_committed(output) == {KEYS[0]: {0: 3}}
 
 
 def test_where_a_group_begins() -> None:
