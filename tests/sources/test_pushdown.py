@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
+    DataSource,
     EqualTo,
     Filter,
     GreaterThan,
@@ -74,6 +75,26 @@ def table(spark: SparkSession, source: str, store: Path) -> DataFrame:
     """A table of whatever there still is."""
     reader = spark.read.format(source).option("failOnDataLoss", "false")
     return reader.option("includeProperties", "false").load(str(store))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_registered_sources_are_those_of_the_session(
+    spark: SparkSession, golden: Callable[[str], Path], source: str
+) -> None:
+    """They are, whatever it has found under their names before."""
+
+    class Another(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return source
+
+        def schema(self) -> str:
+            return "another int"
+
+    spark.dataSource.register(Another)
+    assert table(spark, source, golden("plain")).columns == ["another"]
+    reput.sources.register(spark)
+    assert "physicalOffset" in table(spark, source, golden("plain")).columns
 
 
 @pytest.mark.parametrize("source", SOURCES)
