@@ -50,14 +50,26 @@ def filling(tmp_path: Path) -> Filling:
     return Filling(tmp_path)
 
 
+def sizes_of_files(table: Table) -> dict[str, int]:
+    """Bytes of each file of rows, by its path."""
+    files = table.inspect.files().to_pylist()
+    return {file["file_path"]: file["file_size_in_bytes"] for file in files}
+
+
 def test_files_of_older_partitions_are_left(filling: Filling) -> None:
     """Their rows are of several partitions of the new kind."""
     filling.fill(2, 4)
     with filling.table.update_spec() as update:
         update.add_field("topic", IdentityTransform())
     filling.fill(6, 8, 10, MESSAGES)
+    before = sizes_of_files(filling.table)
     done = iceberg_target(filling.root).upkeep().compact()
-    assert done.replaced_files > 0
+    after = sizes_of_files(filling.table)
+    gone, new = ([one[path] for path in one.keys() - other] for one, other in (
+        (before, after), (after, before)
+    ))  # fmt: skip
+    assert done == Compaction(len(gone), sum(gone), len(new), sum(new))
+    assert len(new) > 1
     files = filling.table.inspect.files().to_pylist()
     assert [file["record_count"] for file in files if file["spec_id"] == 0] == [2, 2]
     assert filling.offsets() == filling.starts

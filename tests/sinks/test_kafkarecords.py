@@ -7,7 +7,7 @@ import random
 import struct
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from kafka.structs import TopicPartition
 import reput.sinks.kafka.transactions
 from reput.sinks.kafka import mirror
 from reput.sinks.kafka.records import Arena, Headers, KafkaRecords, RecordBatch, _LateFutures
+from reput.sinks.kafka.topics import TopicNames, TopicSelection
 from reput.sinks.kafka.transactions import KafkaSettings, KafkaTransactions
 from reput.store.errors import StoreError
 from reput.store.rows.rowschema import ROWS_SCHEMA
@@ -247,6 +248,30 @@ def test_columns_give_the_headers_of_each_row(seed: int) -> None:
         assert [data[low:high].tobytes() for low, high in itertools.pairwise(bounds)] == [
             encoded(row) for row in part
         ]
+
+
+def test_times_that_kafka_does_not_have_are_its_first() -> None:
+    """Records without a time, and those from before 1970, in the mirror and as arrivals."""
+    times = (None, -1, 0, 1, 1_700_000_000_000)
+    rows = [
+        {
+            "topic": "T", "queueId": 0, "queueOffset": number, "physicalOffset": number,
+            "storeSize": 1, "sysFlag": 0, "body": b"",
+            "storeTimestamp": None if time_ms is None else 1000 * time_ms,
+        }
+        for number, time_ms in enumerate(times)
+    ]  # fmt: skip
+    batch = pa.RecordBatch.from_pylist(rows, schema=ROWS_SCHEMA)
+    brokers, chosen = (
+        cast(KafkaTransactions, SimpleNamespace(partition_for=lambda *_: 0)),
+        TopicSelection(),
+    )
+    for follower in (
+        mirror.KafkaMirror(brokers, chosen, TopicNames()),
+        mirror.KafkaArrivals(brokers, chosen, "arrivals", enable_lmq=None),
+    ):
+        (records,) = follower._records(batch)
+        assert records.timestamps_ms.tolist() == [0, 0, 0, 1, 1_700_000_000_000]
 
 
 def cut(sizes: Sequence[int]) -> list[list[int]]:
