@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.readers.stores import SmallStore
-from tests.support.cli import Call
+from tests.support.cli import Call, json_object
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import log_records, tree
 
@@ -322,6 +322,23 @@ def test_queue_offsets_that_begin_again(ram_path: Path, call: Call) -> None:
     assert (done.returncode, "begin again" in done.stdout) == (0, False)
     units = (output.root / "consumequeue" / "Topic" / "0" / f"{0:020}").read_bytes()
     assert int.from_bytes(units[20:28], "big") == offsets[4]
+
+
+def test_queue_offsets_that_begin_again_in_many_queues(ram_path: Path, call: Call) -> None:
+    """Ten are shown, and the others are counted."""
+    small = SmallStore(ram_path / "store")
+    for queue_id in range(25):
+        for number in (0, 1, 1):
+            small.append(queue_id=queue_id, queue_offset=number)
+    output = DerivedOutput(small.write(), ram_path / "output")
+    output.start()
+    status = ("status", output.store, "--output", output.root)
+    lines = [line for line in call(*status).stdout.splitlines() if line.startswith("begin again")]
+    assert [line.split(":")[0] for line in lines[:-1]] == [
+        f"begin again topic Topic queue {queue_id}" for queue_id in range(10)
+    ]
+    assert lines[-1] == "begin again 15 queues more; --json lists them"
+    assert len(json_object(call(*status, "--json"))["repeated"]) == 25
 
 
 @pytest.mark.parametrize("name", ["verify", "run"])

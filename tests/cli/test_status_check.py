@@ -14,10 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from reput.cli.statuscheck import Checked, check
 from reput.cli.topview import faults
 from reput.store.config import read_store_settings
+from reput.store.errors import StoreError
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.sparkless import running
+from reput.upkeep.watch.check import Thresholds
 from reput.upkeep.watch.outputs import OutputWatch
 from tests.cli.test_errors import assert_one_line
 from tests.support.broker_store import BrokerStore, four_queues
@@ -86,6 +89,15 @@ def test_a_run_that_was_killed_is_a_fault_everywhere(tmp_path: Path, call: Call)
         assert faults(watch.read()) == []
     assert call("status", *one).returncode == 0
     assert call("status", *one, "--check").returncode == 0
+
+
+@pytest.mark.parametrize(("count", "rest"), [(3, ""), (4, "; and 1 more"), (9, "; and 6 more")])
+def test_a_line_names_three_problems(count: int, rest: str) -> None:
+    """Other stores' are counted."""
+    outputs = [Checked(f"s{number}", StoreError("is gone")) for number in range(count)]
+    (line,) = check(lambda: outputs, Thresholds()).parts
+    named = "; ".join(f"s{number}: is gone" for number in range(3))
+    assert line == f"REPUT UNKNOWN - {named}{rest}"
 
 
 def test_a_run_that_goes_on_is_no_fault(tmp_path: Path, call: Call) -> None:

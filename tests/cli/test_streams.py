@@ -20,9 +20,11 @@ COMMANDS = (("status",), ("verify",), ("inspect", "checkpoint"))
 
 
 def _run(command: list[str], **where: object) -> subprocess.CompletedProcess[str]:
+    # with it, which images of containers set, nothing is left to write at a command's end
+    environment = {name: os.environ[name] for name in os.environ if name != "PYTHONUNBUFFERED"}
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
         command, stderr=subprocess.PIPE, text=True, timeout=LONGEST_SECONDS, check=False, cwd=ROOT,
-        **where,
+        env=environment, **where,
     )  # fmt: skip
 
 

@@ -24,7 +24,10 @@ from reput.sources.commitlogoptions import CommitLogOptions
 from reput.store.config import read_store_settings
 from reput.store.errors import CommitLogDataLossError, CommitLogError, CorruptRecordError
 from reput.store.log.commitlog import CommitLog
+from reput.store.log.cursor import BadRange
 from reput.store.log.logtail import LogTail
+from reput.store.log.losses import Losses
+from reput.store.log.status import Status
 from reput.store.rows.rowform import AS_STORED
 from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.readers.stores import LOG_FILE_SIZE, SmallStore
@@ -59,6 +62,23 @@ def random_store(rng: random.Random, root: Path) -> tuple[PlainLog, list[int]]:
     for start in gone:
         (root / "commitlog" / file_name(start)).unlink()
     return log, gone
+
+
+def test_three_ranges_of_a_kind_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    """The others are counted; bytes are those of all."""
+    losses = Losses()
+    for number in reversed(range(8)):
+        losses.add(BadRange(number * 100, number * 100 + 10 + number, Status.BAD_MAGIC))
+    for number in range(3):
+        losses.add(BadRange(1000 + number * 100, 1050 + number * 100, Status.SEGMENT_DELETED))
+    losses.say()
+    losses.say()
+    (said,) = caplog.records
+    assert vars(said)["fields"] == {
+        "lost_bytes": 150, "damaged_bytes": 108,
+        "lost": "[1000, 1050), [1100, 1150), [1200, 1250)",
+        "damaged": "[0, 10), [100, 111), [200, 212), 5 more",
+    }  # fmt: skip
 
 
 def parts_of(log: PlainLog, gone: list[int], start: int, end: int) -> list[Part]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from reput.readers import inventory
-from reput.readers.inventory import take_inventory
+from reput.readers.inventory import Inventory, take_inventory
 from reput.readers.messagestore import MessageStore
 from reput.serving import inventory as reports
 from reput.serving.inventory import lines
@@ -56,6 +56,17 @@ def test_topics_and_counts_of_a_brokers_store(golden: Callable[[str], Path], nam
         assert {topic: found.topics[topic] for topic in counts} == counts
         total = f"{sum(counts.values()):,} messages in {len(found.topics):,} topics: "
         assert texts(store)[0].startswith(total)
+
+
+def test_the_largest_topics_are_named() -> None:
+    """Five of them, and those of one size by name; the others are counted."""
+    topics = {"c": 4, "b": 4, "a": 3, "d": 3000, "e": 5, "f": 1, "g": 2}
+    (line,) = lines(Inventory(topics, 0, 0, 0, are_all_halves=False), has_overlay=True)
+    named = "d 3,000, e 5, b 4, c 4, a 3"
+    assert line == (logging.INFO, f"3,019 messages in 7 topics: {named} and 2 more")
+    del topics["f"], topics["g"]
+    (line,) = lines(Inventory(topics, 0, 0, 0, are_all_halves=False), has_overlay=True)
+    assert line == (logging.INFO, f"3,016 messages in 5 topics: {named}")
 
 
 def test_what_only_a_broker_delivers_is_counted(tmp_path: Path, call: Call) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from reput.store.config import OnQueueGap
-from reput.store.state.movedpositions import MovedQueue
+from reput.store.state.movedpositions import MovedQueue, warn_of_moved
 from reput.streaming.config import DispatcherConfig
 from reput.upkeep.rebuild import rebuild
 from tests.streaming.test_begin_again import Site, sparkless, units
@@ -36,6 +36,15 @@ def damaged(directory: Path) -> Site:
     path = site.output.store / "config" / "consumerOffset.json"
     path.write_text(json.dumps({"offsetTable": table}))
     return site
+
+
+@pytest.mark.parametrize(("count", "rest"), [(8, "RocketMQ"), (10, "2 queues more; "), (30, "22 ")])
+def test_a_log_names_eight_queues(caplog: pytest.LogCaptureFixture, count: int, rest: str) -> None:
+    """A line for each, and one that counts the others and says what it means."""
+    warn_of_moved([MovedQueue("T", number, 3, 4, 5, 0) for number in range(count)])
+    *named, last = caplog.messages
+    assert [line.split()[7] for line in named] == [f"queue={number}" for number in range(8)]
+    assert last.startswith(rest)
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, None])

@@ -22,6 +22,7 @@ from reput.sources.commitlog import CommitLogDataSource
 from reput.store.config import read_store_settings
 from reput.store.errors import NotReadyError, ReputError, UsageError
 from reput.store.log.record import Record
+from reput.store.runs.dispatch import DispatchCounts
 from reput.store.state.output import check_is_output
 from reput.store.stores import find_stores
 from reput.streaming.config import DispatcherConfig
@@ -133,6 +134,8 @@ def test_a_wrong_call_ends_at_once(tmp_path: Path) -> None:
     stop = threading.Event()
     stop.set()
     assert until_ready(lambda: 1, stop) is None
+    none = run_dispatcher(DispatcherConfig(tmp_path / "store", tmp_path / "output"), stop)
+    assert (none.start_offset, none.end_offset, none.counts) == (0, 0, DispatchCounts())
 
 
 def test_a_stop_while_the_store_is_opened_counts() -> None:

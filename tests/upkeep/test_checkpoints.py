@@ -168,6 +168,10 @@ def test_a_dry_run_says_what_is_cut_and_changes_nothing(place: Place) -> None:
     assert (plan.offset, plan.asked_offset, plan.watermark) == (start, start + 5, place.watermark())
     assert plan.messages == MESSAGES - 20
     assert plan.units == at
+    # Spark begins where its second batch began
+    first, second = place.cuts
+    note = f"spark checkpoint is at {second}: rewound at {first}"
+    assert (plan.plan.start, plan.plan.notes) == (first, (note,))
     assert found.batches == (1, 2)
     assert found.kept is None and not found.applied
     done = place.rewind(start + 5)

@@ -17,6 +17,7 @@ import pytest
 from reput.store.errors import StoreError
 from reput.store.files import ASIDE_DIRECTORY, SWAP_JOURNAL_FILE
 from reput.streaming.config import DispatcherConfig
+from reput.upkeep import doctor
 from reput.upkeep.rebuild import rebuild
 from tests.cli.test_errors import assert_one_line
 from tests.streaming.test_begin_again import LOG_FILE_SIZE, Site, sparkless
@@ -36,6 +37,14 @@ def built(directory: Path) -> Site:
     site.write()
     site.output.start()
     return site
+
+
+def test_five_places_of_a_find_are_named() -> None:
+    """The others are counted."""
+    places = ["Orders 0", "Orders 1", "Other 0", "Other 1", "Other 2", "Third 0", "Third 1"]
+    assert [doctor._some(places[:count]) for count in (1, 5, 7)] == [
+        "Orders 0", ", ".join(places[:5]), f"{', '.join(places[:5])} and 2 more"
+    ]  # fmt: skip
 
 
 def queues_gone(site: Site) -> None:
