@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
-from tests.canaries import ROOT, read_canaries, read_equivalents
+import pytest
+
+from tests.canaries import ROOT, Canary, read_canaries, read_equivalents
+from tests.canaries.__main__ import failing_test
 from tests.canaries.choices import Chooser, exists, read_choices
 
 CANARIES = read_canaries()
@@ -55,6 +60,32 @@ def test_a_random_fault_in_most_places_meets_tests_that_exist() -> None:
     ]
     unmet = [place for place in places if not chooser.tests(*place)]
     assert len(unmet) <= len(places) / 20, unmet
+
+
+def test_a_fault_without_known_tests_meets_those_of_its_package() -> None:
+    """All of the tests would take an hour."""
+    chooser = Chooser.of({})
+    found = chooser.tests("sinks/iceberg/datafiles.py", 1)
+    assert "tests/sinks/test_icebergupkeep.py" in found
+    assert "tests/sinks/test_kafkarecords.py" not in found
+
+
+def test_a_fault_that_stops_an_import_is_noticed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By a test that is named; a name that no test has is a wrong list."""
+    tree, test = tmp_path / "tree", "test_thing.py::test_value"
+    tree.mkdir()
+    (tree / "thing.py").write_text("VALUE = 1\n")
+    text = "from thing import VALUE\n\n\ndef test_value():\n    assert VALUE\n"
+    (tree / "test_thing.py").write_text(text)
+    canary = Canary("name", "why", "thing.py", "= 1", "= gone", (test,))
+    with capfd.disabled():
+        assert failing_test(canary, tree) == "test_thing.py"
+        assert failing_test(replace(canary, new="= 0"), tree) == test
+        assert failing_test(replace(canary, new="= 2"), tree) is None
+        with pytest.raises(SystemExit, match=r"test_thing\.py::test_gone"):
+            failing_test(replace(canary, new="= 2", tests=("test_thing.py::test_gone",)), tree)
 
 
 def test_equivalent_faults_have_their_lines_and_reasons() -> None:

@@ -39,8 +39,9 @@ LIBRARIES = (
     "pyspark.sql.streaming", "pyspark.sql.datasource", "rich.console", "typer",
 )  # fmt: skip
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.M)
-_PASSED, _FAILING, _INTERRUPTED = 0, 1, 2
-"""Exit codes of pytest; a fault that stops the import of a test module gives the last."""
+_PASSED, _FAILING, _INTERRUPTED, _NOT_FOUND = 0, 1, 2, 4
+"""Exit codes of pytest; a fault that stops the import of a test module gives one of the last two:
+where tests are named, they are not found then."""
 
 
 def chosen(canaries: Sequence[Canary], wanted: Sequence[str]) -> list[Canary]:
@@ -86,9 +87,9 @@ def failing_test(canary: Canary, tree: Path) -> str | None:
     code, text = os.waitstatus_to_exitcode(status), said.read_text("utf-8", "replace")
     if code == _PASSED:
         return None
-    if code > _INTERRUPTED:
-        raise SystemExit(f"{canary.name}: pytest ends with {code}\n{text}")
     failed = _FAILED.search(text)
+    if code > _INTERRUPTED and not (code == _NOT_FOUND and failed):
+        raise SystemExit(f"{canary.name}: pytest ends with {code}\n{text}")
     return failed[1] if failed else f"exit code {code}"
 
 

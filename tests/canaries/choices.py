@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -70,6 +71,14 @@ def exists(test: str) -> bool:
     return (ROOT / path).is_file() and name.partition("[")[0] in tests_of(path)
 
 
+@cache
+def files_importing(package: Path) -> list[str]:
+    """The files of tests that import from a package of ``reput``."""
+    line = re.compile(rf"^from {'.'.join(('reput', *package.parts))}[. ]", re.M)
+    paths = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(path.relative_to(ROOT)) for path in paths if line.search(path.read_text("utf-8"))]
+
+
 @dataclass(frozen=True)
 class Chooser:
     """Finds the tests of a place in the product."""
@@ -105,9 +114,10 @@ class Chooser:
         return cls(choices, functions, naming, importing)
 
     def tests(self, file: str, line: int) -> list[str]:
-        """The cheap tests that a fault in this line meets; none where nothing is known. Tests that
-        have gone since the recording are left out."""
-        return list(filter(exists, self.every(file, line)))[:TESTS_OF_A_PLACE]
+        """The cheap tests that a fault in this line meets; where none is known, the files of tests
+        that import from its package. Tests that have gone since the recording are left out."""
+        known = list(filter(exists, self.every(file, line)))[:TESTS_OF_A_PLACE]
+        return known or files_importing(Path(file).parent)
 
     def every(self, file: str, line: int) -> list[str]:
         """All tests of the choice, the closest first."""
