@@ -18,11 +18,13 @@ import pytest
 
 from reput.checkpoints.ownership import Ownership
 from reput.checkpoints.swap import has_begun_swap
+from reput.cli import verify
 from reput.cli.texts import human_bytes
 from reput.store.errors import StoreError, UsageError
 from reput.streaming.config import DispatcherConfig
 from reput.upkeep.rebuild import rebuild
 from tests.cli.test_errors import assert_one_line
+from tests.readers.stores import SmallStore
 from tests.streaming.test_begin_again import sparkless
 from tests.support.cli import Call, json_object
 from tests.support.derived_output import DerivedOutput
@@ -54,6 +56,35 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, seed: int, call: Call) -> Site:
     return Site(tmp_path, seed, call)
+
+
+def test_changes_of_a_repair_that_are_not_shown_are_counted(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five queues are cut, and two files of positions change with them."""
+    small = SmallStore(tmp_path / "store")
+    for number in range(30):
+        small.append(queue_id=number % 10)
+    output = DerivedOutput(small.write(), tmp_path / "output")
+    output.start()
+    for path in (output.root / "consumequeue" / "Topic").glob("[0-4]/*"):
+        path.write_bytes(b"damaged!" + path.read_bytes()[8:])
+    repair = ("verify", output.store, "--output", output.root, "--repair", "--dry-run")
+
+    def told() -> tuple[list[str], str]:
+        lines = call(*repair).stdout.splitlines()
+        (last,) = (at for at, line in enumerate(lines) if line.startswith("a dry run: "))
+        return [line for line in lines[:last] if line.startswith("consumequeue/")], lines[last]
+
+    changes, whole = told()
+    assert [line.split(":")[0] for line in changes] == [
+        f"consumequeue/Topic/{number}" for number in range(5)
+    ]
+    assert "places more" not in whole
+    monkeypatch.setattr(verify, "SHOWN_DIFFERENCES", 2)
+    shown, counted = told()
+    assert shown == changes[:2]
+    assert "without --dry-run 5 places more would change, too" in counted
 
 
 def test_a_first_start(site: Site) -> None:

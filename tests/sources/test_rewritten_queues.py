@@ -184,6 +184,21 @@ def test_a_queue_that_begins_again_is_read_from_its_beginning(tmp_path: Path, co
     assert bodies(run(store, checkpoint)) == []
 
 
+def test_queues_that_changed_in_the_same_way_are_counted(tmp_path: Path) -> None:
+    """One of them is named; each has lost its last unit."""
+    store, checkpoint = RewrittenStore(tmp_path / "store"), Checkpoint()
+    store.fill(40, queues=4)
+    run(store, checkpoint)
+    for queue in (1, 2, 3):
+        path = max((store.root / "consumequeue" / "T" / str(queue)).iterdir())
+        data = path.read_bytes()
+        kept = data[: (len(data.rstrip(b"\0")) - 1) // UNIT.size * UNIT.size]
+        path.write_bytes(kept.ljust(len(data), b"\0"))
+    first = "topic T queue [123] was requested from 10, but ends at 9"
+    with pytest.raises(CommitLogDataLossError, match=f"{first}, and 2 more queues like it"):
+        run(store, checkpoint)
+
+
 def test_a_queue_that_comes_back_is_not_read_again(tmp_path: Path) -> None:
     """As while reput dispatches anew what a rewind has cut; its messages lie in the same log."""
     store, checkpoint = RewrittenStore(tmp_path / "store"), Checkpoint()

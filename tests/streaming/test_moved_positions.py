@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from reput.cli import rebuild as command
 from reput.store.config import OnQueueGap
 from reput.store.state.movedpositions import MovedQueue, warn_of_moved
 from reput.streaming.config import DispatcherConfig
-from reput.upkeep.rebuild import rebuild
+from reput.streaming.progress import Progress
+from reput.upkeep.compare import Comparison
+from reput.upkeep.rebuild import Rebuilt, rebuild
 from tests.streaming.test_begin_again import Site, sparkless, units
 from tests.support.configs import configured
 
@@ -45,6 +48,14 @@ def test_a_log_names_eight_queues(caplog: pytest.LogCaptureFixture, count: int, 
     *named, last = caplog.messages
     assert [line.split()[7] for line in named] == [f"queue={number}" for number in range(8)]
     assert last.startswith(rest)
+
+
+def test_a_rebuild_names_ten_queues(tmp_path: Path) -> None:
+    """The others are counted."""
+    moved = tuple(MovedQueue("T", number, 3, 4, 5, 0) for number in range(33))
+    parts = [*command._parts(Rebuilt(Progress(), Comparison(), [], moved=moved), tmp_path, True)]
+    assert parts[:10] == [queue.line for queue in moved[:10]]
+    assert str(parts[10]).startswith("23 queues more; RocketMQ closes gaps up")
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, None])
