@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.overlay.debts import find_debts
+from reput.overlay.base.debts import find_debts
 from reput.store.config import read_store_settings
 from tests.overlay.test_debts import delayed, made, timed
 
