@@ -18,7 +18,7 @@ from reput.store.state.consumeroffset import (
     SharedConsumerOffsetFile,
     TopicGroup,
     first_position,
-    read_committed,
+    read_committed_of,
 )
 from reput.store.state.groupmembers import lock_group_alone
 
@@ -95,8 +95,7 @@ def committed_of(options: ConsumeQueueOptions) -> Committed:
     Raises UsageError.
     """
     store, output = Path(options["path"]), options["output"]
-    committed = None if output is None else read_committed(Path(output))
-    return committed or read_committed(store) or {}
+    return read_committed_of(store if output is None else Path(output), store)
 
 
 def group_starts(

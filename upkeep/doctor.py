@@ -20,7 +20,7 @@ from reput.store.config import OnQueueGap, StoreSettings
 from reput.store.errors import ReputError
 from reput.store.files import ASIDE_DIRECTORY, STATE_DIRECTORY, SWAP_JOURNAL_FILE, WATERMARK_FILE
 from reput.store.log.logtail import LogTail
-from reput.store.state.consumeroffset import read_committed
+from reput.store.state.consumeroffset import read_committed_of
 from reput.store.state.ledger import QUEUE_OFFSET_GAP, QUEUE_OFFSET_SEEN_BEFORE, read_entries
 from reput.store.state.movedpositions import moved_queues
 from reput.store.state.watermark import read_watermark
@@ -184,7 +184,7 @@ class Doctor:
 
     def _beyond(self, status: OutputStatus) -> Iterator[Find]:
         ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in status.queues}
-        committed = read_committed(self._output) or read_committed(self._settings.root) or {}
+        committed = read_committed_of(self._output, self._settings.root)
         for key, queues in sorted(committed.items()):
             beyond = self._queues_beyond(key.topic, queues, ends)
             if beyond:

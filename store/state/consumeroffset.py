@@ -74,6 +74,14 @@ def read_committed(root: Path) -> Offsets | None:
     return None if state is None else state.offsets
 
 
+def read_committed_of(output: Path, seed: Path) -> Offsets:
+    """Return the committed offsets of an output, or those below ``seed`` if it has no file yet, as
+    ``ConsumerOffsetFile.load`` does: a file without any offset counts, since groups may have been
+    deleted. Raises StoreError."""
+    own = read_committed(output)
+    return (read_committed(seed) or {}) if own is None else own
+
+
 def document_with(root: Path, key: TopicGroup, queue_id: int, offset: int) -> bytes:
     """The text of the file below ``root`` with one offset that is another. Raises StoreError."""
     state = _read(root) or _FileState({}, 0)
@@ -273,7 +281,7 @@ class SharedConsumerOffsetFile:
 
     def read(self) -> Offsets:
         """The committed offsets."""
-        return read_committed(self._output) or read_committed(self._seed) or {}
+        return read_committed_of(self._output, self._seed)
 
     def update(self, plan: Callable[[Offsets], Offsets]) -> Offsets:
         """Call ``plan`` with all committed offsets, and commit durably the ones that it returns.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import random
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,6 +16,7 @@ import pytest
 from reput.store.brokerlock import BrokerLock
 from reput.store.errors import OwnershipError
 from reput.store.files import CONSUMER_OFFSET_FILE, OFFSET_JOURNALS
+from reput.store.state import consumeroffset
 from reput.store.state.consumeroffset import (
     ConsumerOffsetFile,
     Offsets,
@@ -393,6 +395,60 @@ def test_an_output_of_ones_own_has_offsets_beside_its_dispatcher(tmp_path: Path)
     ):
         assert file.update(lambda _: {KEYS[0]: {0: 3}}) == {KEYS[0]: {0: 3}}
     assert read_committed(output) == {KEYS[0]: {0: 3}}
+
+
+def test_a_file_is_replaced_where_it_is_old_or_its_journal_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker reads the file alone. One whose time lies ahead, since a clock was set back, is old
+    as well; and what has no file yet."""
+    monkeypatch.setattr(consumeroffset, "REPLACE_SECONDS", 1000.0)
+    path = tmp_path / CONSUMER_OFFSET_FILE
+    with ConsumerOffsetFile(tmp_path) as file:
+        file.load(tmp_path)
+        assert file.is_due
+        file.replace({}, 0)
+        file.append({KEYS[0]: {0: 1}})
+        for age, is_due in ((10, False), (2000, True), (-2000, True), (500, False)):
+            os.utime(path, times=(time.time() - age,) * 2)
+            assert file.is_due is is_due, age
+        length = (tmp_path / OFFSET_JOURNALS[0]).stat().st_size
+        for most, is_due in ((length + 1, False), (length, True)):
+            monkeypatch.setattr(consumeroffset, "MAX_JOURNAL_BYTES", most)
+            assert file.is_due is is_due, most
+
+
+def test_commits_of_either_journal_go_into_the_file(tmp_path: Path) -> None:
+    """After a kill while the file is replaced, the first journal may have some, and the second
+    none: a broker would not know of them."""
+    expected = {KEYS[0]: {0: 1}}
+    with ConsumerOffsetFile(tmp_path) as file:
+        file.replace({}, 0)
+        assert not file.has_commits
+        file.append(expected)
+        file.begin_replacing(expected, 1)
+    with ConsumerOffsetFile(tmp_path) as file:
+        assert file.load(tmp_path) == expected
+        assert file.has_commits
+    with SharedConsumerOffsetFile(tmp_path, tmp_path):
+        pass
+    for name in OFFSET_JOURNALS:
+        (tmp_path / name).unlink()
+    assert read_committed(tmp_path) == expected
+    with ConsumerOffsetFile(tmp_path) as file:
+        file.load(tmp_path)
+        assert not file.has_commits
+
+
+def test_an_output_whose_offsets_are_gone_takes_none_over(tmp_path: Path) -> None:
+    """Its groups were deleted, and the store's offsets are those before it had its own: who looks
+    must see what the next commit begins with."""
+    store, output = tmp_path / "store", tmp_path / "output"
+    write(store, [(REPLACE, {KEYS[0]: {0: 1}})], lambda _: None)
+    write(output, [(REPLACE, {})], lambda _: None)
+    with SharedConsumerOffsetFile(output, store) as file:
+        assert file.update(lambda _: {}) == {}
+        assert file.read() == {}
 
 
 def test_where_a_group_begins() -> None:
