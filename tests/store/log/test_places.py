@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import random
+from contextlib import closing
 from pathlib import Path
 
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange, records
 from reput.store.log.logtail import LogTail
-from reput.store.log.places import last_record_before, pass_over
+from reput.store.log.places import (
+    before_loss,
+    first_at_or_after,
+    last_record_before,
+    pass_over,
+    record_start,
+)
 from reput.store.log.status import Status
 from tests.support.damage import damage
+from tests.support.wire import PlainLog, file_name
 from tests.torture.logrot import random_log
 
 LOGS, PLACES = 20, 12
@@ -57,3 +65,62 @@ def test_a_passage_is_what_the_plain_walk_finds(tmp_path: Path, seed: int) -> No
             damaged += len(bad)
         log.close()
     assert damaged
+
+
+def log_of_three_files(directory: Path, rng: random.Random) -> tuple[PlainLog, list[int]]:
+    """Some messages a file, with the times at which they were stored, of which some are equal."""
+    plain, times, time = PlainLog(1024, 1024), list[int](), 1_000
+    while len(plain.image) < 3 * 1024:
+        time += rng.randrange(3)
+        plain.append(body=b"x" * rng.randrange(60), store_timestamp=time)
+        times.append(time)
+    plain.write(directory)
+    return plain, times
+
+
+def test_the_first_record_from_a_time_is_that_of_a_plain_search(tmp_path: Path, seed: int) -> None:
+    """At, before and after each time, the first of several of one time; none beyond the end."""
+    plain, times = log_of_three_files(tmp_path, random.Random(seed))
+    starts = [start for start, _ in plain.spans]
+    with closing(CommitLog([tmp_path])) as log:
+        for end in (plain.end, plain.spans[-1][0], plain.spans[2][0]):
+            for time in range(times[0] - 1, times[-1] + 2):
+                later = [
+                    start
+                    for start, stored in zip(starts, times, strict=True)
+                    if stored >= time and start < end
+                ]
+                found = first_at_or_after(log, time, end)
+                assert found == min(later, default=None), (time, end)
+
+
+def test_a_loss_begins_where_the_last_record_before_it_ends(tmp_path: Path, seed: int) -> None:
+    """A lost file, damage within a file and up to its end; a record has no loss before it."""
+    plain, _ = log_of_three_files(tmp_path, random.Random(seed))
+    second, third = 2048, 3072
+    in_last = [span for span in plain.spans if span[0] >= third]
+    damaged = [span for span in plain.spans if span[0] < second][1]
+    with (tmp_path / file_name(1024)).open("r+b") as file:
+        file.seek(damaged[0] - 1024)
+        file.write(b"\1" * (damaged[1] - damaged[0]))
+    (tmp_path / file_name(second)).unlink()
+    with closing(CommitLog([tmp_path])) as log:
+        assert before_loss(log, third) == second
+        assert before_loss(log, damaged[1]) == damaged[0]
+        for _, end in (plain.spans[0], in_last[0]):
+            assert before_loss(log, end) == end
+        assert last_record_before(log, third) == max(
+            start for start, _ in plain.spans if start < second
+        )
+        assert last_record_before(log, damaged[1]) == plain.spans[0][0]
+        assert last_record_before(log, 1024) == -1
+
+
+def test_a_place_leads_to_the_record_that_holds_it(tmp_path: Path, seed: int) -> None:
+    """From the file's start, or from a record that is known to be before it."""
+    plain, _ = log_of_three_files(tmp_path, random.Random(seed))
+    with closing(CommitLog([tmp_path])) as log:
+        for number, (start, end) in enumerate(plain.spans[1:], 1):
+            for earlier in (0, plain.spans[number - 1][0], start):
+                assert record_start(log, start, earlier) == start
+                assert record_start(log, end - 1, earlier) == start

@@ -105,6 +105,29 @@ def test_a_queue_that_alone_lost_its_end_is_missing_its_messages(tmp_path: Path,
     assert found.is_loss
 
 
+def test_a_queue_of_a_broker_that_lost_its_end_is_taken_over(tmp_path: Path) -> None:
+    """No watermark says that the message was dispatched, so a run brings it into its queue."""
+    made = four_queues(tmp_path)
+    made.write()
+    lost = made.zero_last("Orders", 1, 1)
+    first = made.queues["Orders", 1][-1][0]
+    found = coverage_of(tmp_path)
+    assert found.missing == Messages(lost, 1, first)
+    assert found.line(tmp_path, tmp_path) == (
+        f"{lost:,} bytes of the log are in no queue, from physical offset {first} on, and other "
+        f"queues reach beyond them: reput run {tmp_path} --adopt --once"
+    )
+
+
+def test_a_watermark_beyond_the_log_is_no_lag(tmp_path: Path) -> None:
+    """As where the log was cut: the queues reach to the log's end, and lack nothing of it."""
+    made = four_queues(tmp_path)
+    made.write()
+    found = coverage_of(tmp_path, made.log.end + 1000)
+    assert found.reach == found.log_end == made.log.end
+    assert (found.pending, found.missing, found.is_loss) == (NOTHING, NOTHING, False)
+
+
 def test_a_missing_queue_counts_from_its_first_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,8 +21,10 @@ from reput.store.state.ledger import (
     LedgerCount,
     LedgerCounter,
     LedgerEntry,
+    RepeatedQueue,
     read_counts,
     read_entries,
+    read_repeats,
 )
 from tests.support.processes import is_killed_at
 
@@ -206,6 +208,39 @@ def test_a_cut_takes_later_lines_and_halves_along(tmp_path: Path) -> None:
         assert path.read_bytes() == damaged + first
         assert ledger.add(ENTRIES[1])
         assert not ledger.add(ENTRIES[0])
+
+
+def test_what_is_listed_after_a_cut_follows_what_stays(tmp_path: Path) -> None:
+    """In the same run: the lines that were cut leave no gap of zeros, and may come again."""
+    ledger = Ledger(tmp_path)
+    for entry in ENTRIES:
+        ledger.add(entry)
+    ledger.sync()
+    ledger.truncate(200)
+    ledger.truncate(100)
+    other = LedgerEntry(130, 150, "zero_hole")
+    assert ledger.add(ENTRIES[1])
+    assert ledger.add(other)
+    ledger.sync()
+    assert (tmp_path / LEDGER_FILE).read_bytes() == b"".join(
+        entry.to_json().encode() + b"\n" for entry in (ENTRIES[0], ENTRIES[1], other)
+    )
+
+
+def test_queues_whose_offsets_began_again_are_counted(tmp_path: Path) -> None:
+    """Sorted, from the first message in the log, in whatever order the ledger has them; other
+    reasons and damaged lines do not count."""
+    reason = "queue_offset_seen_before"
+    places = ((700, "T", 1), (300, "T", 1), (500, "T", 0), (400, "A", 7), (900, "T", 1))
+    entries = [LedgerEntry(at, at + 50, reason, topic, number) for at, topic, number in places]
+    lines = [entry.to_json() for entry in (*entries, LedgerEntry(1, 2, "bad_magic", "T", 1))]
+    assert read_repeats(tmp_path) == ()
+    (tmp_path / LEDGER_FILE).write_text("\n".join([*lines[:2], "{", *lines[2:]]) + "\n")
+    assert read_repeats(tmp_path) == (
+        RepeatedQueue("A", 7, 1, 400),
+        RepeatedQueue("T", 0, 1, 500),
+        RepeatedQueue("T", 1, 3, 300),
+    )
 
 
 @pytest.mark.parametrize("failpoints", ["", "pwrite:1=short,", "pwrite:2=short,"])

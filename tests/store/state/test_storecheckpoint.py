@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from reput.store import fsops
+from reput.store.config import StoreSettings
 from reput.store.errors import NoSpaceError, SyncError
-from reput.store.state.storecheckpoint import StoreCheckpoint
+from reput.store.log.commitlog import CommitLog
+from reput.store.state.storecheckpoint import (
+    StoreCheckpoint,
+    keeps_logics_physical_offset,
+    lower_logics_physical_offset,
+    may_start_record,
+)
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.power_cuts import Disk
 from tests.support.recorder import Recorder, read_tree
+from tests.support.wire import PlainLog
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
@@ -80,6 +90,44 @@ def test_checkpoints_of_older_versions_have_zeros_for_the_later_fields(
     assert found == StoreCheckpoint(*fields)
     found.write(tmp_path)
     assert (tmp_path / "checkpoint").read_bytes() == stored.ljust(4096, b"\0")
+
+
+def test_what_asks_for_a_logics_physical_offset(tmp_path: Path) -> None:
+    """Each of three signs of RocketMQ 5.5 alone, a checkpoint of any of the roots among them."""
+    roots = [tmp_path / name for name in ("none", "older", "newer")]
+    for root in roots:
+        root.mkdir()
+    StoreCheckpoint(1, 2, 3, 4, 5, 0).write(roots[1])
+    plain = StoreSettings(tmp_path, (tmp_path,))
+    assert not keeps_logics_physical_offset(plain, roots)
+    assert keeps_logics_physical_offset(replace(plain, index_tags=True), roots)
+    assert keeps_logics_physical_offset(replace(plain, enable_accelerated_recovery=True), ())
+    StoreCheckpoint(1, 2, 3, 4, 5, 1).write(roots[2])
+    assert keeps_logics_physical_offset(plain, roots)
+    assert not keeps_logics_physical_offset(plain, roots[:2])
+
+
+def test_a_claim_of_messages_is_lowered_and_never_raised(tmp_path: Path) -> None:
+    """The other fields stay; a store without a checkpoint gets none."""
+    lower_logics_physical_offset(tmp_path, 5)
+    assert StoreCheckpoint.read(tmp_path) is None
+    StoreCheckpoint(1, 2, 3, 4, 5, 700).write(tmp_path)
+    for end, claimed in ((701, 700), (700, 700), (699, 699), (800, 699), (0, 0)):
+        lower_logics_physical_offset(tmp_path, end)
+        assert StoreCheckpoint.read(tmp_path) == StoreCheckpoint(1, 2, 3, 4, 5, claimed)
+
+
+def test_a_record_may_start_where_one_is_or_the_log_is_gone(tmp_path: Path) -> None:
+    """Nowhere else: neither within a record, nor where nothing is written yet."""
+    plain = PlainLog(1 << 12, 1 << 12)
+    for _ in range(3):
+        plain.append()
+    with closing(CommitLog([plain.write(tmp_path / "commitlog")])) as log:
+        starts = {start for start, _ in plain.spans}
+        for offset in range(plain.start, plain.end + 100):
+            assert may_start_record(log, offset) == (offset in starts), offset
+        assert may_start_record(log, plain.start - 1)
+        assert may_start_record(log, 0)
 
 
 def test_failures_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
