@@ -51,7 +51,8 @@ class UnsyncedFiles:
     def sync(self) -> None:
         """Make the files durable; raises SyncError."""
         if self._are_many:
-            ((path, fd),) = self._files.items()
+            # a write that failed has left a second one
+            path, fd = next(iter(self._files.items()))
             fsops.sync_file_system(fd, path)
         else:
             # in parallel: all wait for the disk, whose journal commits them together
