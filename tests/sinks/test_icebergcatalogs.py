@@ -126,6 +126,45 @@ def test_a_catalog_that_cannot_be_used_is_named(tmp_path: Path, text: str, what:
     assert read_catalog(path, "lake")["init_catalog_tables"] == "true"
 
 
+def test_properties_are_texts_as_pyiceberg_takes_them(tmp_path: Path) -> None:
+    """Numbers and switches too; a table of its own stays one."""
+    path = tmp_path / "catalogs.toml"
+    path.write_text(
+        "[lake]\ntype='rest'\nwarehouse='name'\na=false\nb=7\nc='True'\n[lake.auth]\nd=true",
+        "utf-8",
+    )
+    assert read_catalog(path, "lake") == {
+        "type": "rest", "warehouse": "name", "a": "false", "b": "7", "c": "True",
+        "auth": {"d": True},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "path"),
+    [
+        ("/data/a b", "/data/a b"),
+        ("file:///data/a%20b", "/data/a b"),
+        ("file:/data/a%20b", "/data/a b"),
+        ("s3://bucket/data", None),
+        (None, None),
+    ],
+)
+def test_a_warehouse_on_this_machine_has_a_path(warehouse: str | None, path: str | None) -> None:
+    """A run looks there whether it would write among a store's data."""
+    properties = {} if warehouse is None else {"warehouse": warehouse}
+    target = IcebergTarget(TableName("lake", ("db", "table")), {"type": "sql", **properties})
+    assert target.local_path == (None if path is None else Path(path))
+
+
+def test_a_relative_warehouse_is_below_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pyiceberg takes it."""
+    monkeypatch.chdir(tmp_path)
+    target = IcebergTarget(TableName("lake", ("db", "table")), {"warehouse": "lake"})
+    assert target.local_path == tmp_path / "lake"
+
+
 def test_names_are_durable_once_a_file_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

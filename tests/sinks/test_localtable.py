@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from reput.sinks.delta.localtable import LocalTable
+from reput.sinks.delta.localtable import LocalTable, without_password
 from reput.sinks.delta.table import DeltaTarget
 from reput.store import fsops
 from reput.store.errors import StoreError, SyncError
@@ -203,3 +203,22 @@ def test_only_local_tables_are_synced() -> None:
     """An object store has no files."""
     assert LocalTable.of("s3://bucket/table") is None
     assert LocalTable.of("table") is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://ann:secret@bucket/a/b", "s3://bucket/a/b"),
+        ("az://ann:@box:10000/a", "az://box:10000/a"),
+        ("of s3://a:secret@b/c and s3://d:secret@e", "of s3://b/c and s3://e"),
+        ("s3://bucket/a:b@c", "s3://bucket/a:b@c"),
+        ("file:///data/a:b@c", "file:///data/a:b@c"),
+        ("/data/ann:b@c", "/data/ann:b@c"),
+        ("http://box:9000/a@b", "http://box:9000/a@b"),
+    ],
+)
+def test_a_table_is_named_without_its_password(text: str, shown: str) -> None:
+    """Neither in a log line nor in an error; what only looks like one stays."""
+    assert without_password(text) == shown
+    if "://" in text and " " not in text:
+        assert DeltaTarget(text).description == shown

@@ -28,6 +28,35 @@ def test_another_store_is_known_by_its_folders(golden: Callable[[str], Path], pl
     assert sorted(store.rglob("*")) == before
 
 
+@pytest.mark.parametrize("sign", ["commitlog", "consumequeue", "broker.conf", "reput/watermark"])
+def test_each_sign_of_a_store_alone_protects_its_data(tmp_path: Path, sign: str) -> None:
+    """Beside any directory of a store, which may be empty or missing; a file in a directory's
+    place, or the other way around, is none."""
+    names = (
+        "commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config",
+        "timerlog", "compaction", "transaction",
+    )  # fmt: skip
+    (tmp_path / sign).parent.mkdir(exist_ok=True)
+    is_file = "." in sign or "/" in sign
+    for is_sound in (False, True):
+        if is_file == is_sound:
+            (tmp_path / sign).touch()
+        else:
+            (tmp_path / sign).mkdir()
+        for name in names:
+            if name == sign:
+                continue
+            for target in (tmp_path / name, tmp_path / name / "deep" / "er"):
+                if is_sound:
+                    with pytest.raises(UsageError, match="holds the data of a store"):
+                        check_target(target)
+                else:
+                    check_target(target)
+        check_target(tmp_path / "output")
+        if not is_sound:
+            (tmp_path / sign).unlink() if not is_file else (tmp_path / sign).rmdir()
+
+
 def test_directories_of_such_names_elsewhere_are_free(tmp_path: Path) -> None:
     """A disk that is called commitlog, a home directory with a config, the store's own root."""
     for free in ("commitlog/stores/a", "index", "config/x/y", "transaction"):

@@ -339,3 +339,48 @@ def test_blanks_are_no_messages(tmp_path: Path) -> None:
                 wanted = [offset for offset in offsets if first <= offset < after]
                 assert columns.queue_offsets.tolist() == wanted
         assert not view.is_gone(5)
+
+
+def test_places_in_a_queue_are_those_of_a_plain_scan(tmp_path: Path, seed: int) -> None:
+    """By physical offset, and before a queue offset: blanks are passed, at the queue's beginning
+    and in gaps, and the first files may be gone. A message is gone with the log's file or with
+    that of its unit."""
+    rng = random.Random(seed)
+    log, units, real = PlainLog(1024), [PRE_BLANK] * 2, dict[int, tuple[int, int]]()
+    while len(units) < 60:
+        if rng.random() < 0.3:
+            units += [PRE_BLANK] * rng.randrange(1, 12)
+        start = log.append(queue_offset=len(units))
+        real[len(units)] = log.spans[-1][0], log.spans[-1][1] - start
+        units.append(UNIT.pack(start, real[len(units)][1], 5))
+    log.write(tmp_path / "commitlog")
+    queue, file_size = tmp_path / "consumequeue" / "Topic" / "0", 9 * UNIT.size
+    queue.mkdir(parents=True)
+    data = b"".join(units)
+    for start in range(0, len(data), file_size):
+        part = data[start : start + file_size].ljust(file_size, b"\0")
+        (queue / file_name(start)).write_bytes(part)
+    settings = replace(read_store_settings(tmp_path), mapped_file_size_consume_queue=file_size)
+    for gone in (0, 1, 3):
+        for start in range(0, gone * file_size, file_size):
+            (queue / file_name(start)).unlink(missing_ok=True)
+        first = gone * 9
+        left = {index: place for index, place in real.items() if index >= first}
+        with closing(CommitLog([tmp_path / "commitlog"], 1024)) as opened:
+            view = open_view(tmp_path, QueueKey("Topic", 0), settings, opened, QueueKind.CONSUME)
+            view.follow(None)
+            assert (view.first_unit, view.end_unit) == (first, len(units))
+            for physical in (-1, 0, *(start + at for start, _ in log.spans for at in (0, 1))):
+                later = [index for index, (start, _) in left.items() if start >= physical]
+                assert view.first_at(physical) == min(later, default=len(units)), physical
+            for offset in range(len(units) + 2):
+                before = [place for index, place in left.items() if index < offset]
+                assert view.unit_before(offset) == (before[-1] if before else None), offset
+                assert view.is_gone(offset) == (offset < first), offset
+    (tmp_path / "commitlog" / file_name(0)).unlink()
+    with closing(CommitLog([tmp_path / "commitlog"], 1024)) as opened:
+        view = open_view(tmp_path, QueueKey("Topic", 0), settings, opened, QueueKind.CONSUME)
+        view.follow(None)
+        for offset in range(len(units)):
+            is_gone = offset < first or (offset in real and real[offset][0] < 1024)
+            assert view.is_gone(offset) == is_gone, offset

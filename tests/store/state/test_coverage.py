@@ -13,8 +13,11 @@ import pytest
 from reput.store.brokerlock import BrokerLock
 from reput.store.config import read_store_settings
 from reput.store.log.logtail import LogTail
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.kinds import QueueKind
+from reput.store.queue.view import open_view
 from reput.store.state import coverage
-from reput.store.state.coverage import Coverage, Messages, read_coverage
+from reput.store.state.coverage import Coverage, Messages, holds_more, read_coverage
 from tests.support import wire
 from tests.support.broker_store import BrokerStore, four_queues
 from tests.support.processes import holder
@@ -143,6 +146,28 @@ def test_a_missing_queue_counts_from_its_first_message(
     found = coverage_of(tmp_path)
     assert found.missing.messages is None
     assert (found.line(tmp_path, tmp_path) or "").startswith("at least ")
+
+
+def test_a_unit_after_a_queues_end_is_told_from_none(tmp_path: Path) -> None:
+    """Where the log ends before its message; blanks, and zeros that were never written, are no
+    units."""
+    made = four_queues(tmp_path)
+    made.write()
+    settings = read_store_settings(tmp_path)
+    spans = made.queues["Orders", 1]
+    with closing(settings.open_log()) as log:
+        queue = open_view(tmp_path, QueueKey("Orders", 1), settings, log, QueueKind.CONSUME)
+        for end in (spans[-1][1], spans[-1][1] - 1, spans[-2][1], spans[0][1], spans[0][1] - 1):
+            queue.follow(end)
+            assert holds_more(queue) == (end < spans[-1][1]), end
+        assert made.zero_last("Orders", 1, 1)
+        queue.follow(spans[-2][1])
+        assert not holds_more(queue)
+        path = max(queue.files.directory.iterdir())
+        data = path.read_bytes()
+        at = queue.end_unit * wire.UNIT.size - int(path.name)
+        path.write_bytes(data[:at] + wire.PRE_BLANK + data[at + wire.UNIT.size :])
+        assert not holds_more(queue)
 
 
 def test_below_a_watermark_every_message_has_a_unit(tmp_path: Path) -> None:
