@@ -56,7 +56,7 @@ class TopicNames:
         """Kafka's name for ``topic``."""
         data = topic.encode()
         name = self._filled(_escaped(data) or ".xff")
-        if name.startswith(_KEPT_PREFIXES) or name in self.reserved:
+        if name.startswith(_KEPT_PREFIXES) or _folded(name) in map(_folded, self.reserved):
             name = self._filled(f".x{data[:1].hex()}{_escaped(data[1:])}")
         if len(name) > MAX_NAME_LENGTH:
             digest = hashlib.sha256(data).hexdigest()[:_DIGEST_LENGTH]
@@ -66,6 +66,11 @@ class TopicNames:
 
     def _filled(self, name: str) -> str:
         return self.template.replace(_PLACE, name, 1)
+
+
+def _folded(name: str) -> str:
+    """What must differ between topics: Kafka creates none whose name is another's but for these."""
+    return name.replace(".", "_")
 
 
 def check_topic(name: str) -> None:

@@ -49,6 +49,19 @@ def test_other_names_are_escaped() -> None:
     assert TopicNames("m-{topic}").of("__consumer_offsets") == "m-__consumer_offsets"
 
 
+def test_a_topic_of_other_data_that_differs_in_dots_alone_is_another() -> None:
+    """Kafka would refuse to create the second of the two, and the mirror would stop at it."""
+    names = TopicNames(reserved={"order.events", "a_b.c"})
+    assert names.of("order_events") == ".x6frder_events"
+    assert names.of("order.events") == "order.x2eevents"
+    assert names.of("order_events2") == "order_events2"
+    assert names.of("a_b_c") == ".x61_b_c"
+    made = [
+        names.of(topic) for topic in ("order_events", "order.events", "a_b_c", "a.b.c", "a.b_c")
+    ]
+    assert len({folded(name) for name in (*made, "order.events", "a_b.c")}) == len(made) + 2
+
+
 def test_no_two_topics_share_a_name() -> None:
     """All short names over an alphabet that escapes are made of, long ones that differ at the end,
     and random ones; after Kafka's folding too."""
