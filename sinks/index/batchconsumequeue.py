@@ -81,6 +81,8 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         self._batch: tuple[int, int] | None = None
         """[start, end) of the batch that is being written; a second try resumes it."""
         self._done: set[tuple[bytes, int]] = set()
+        self._placed = 0
+        """Messages of the queue that is being written that got their units in this batch."""
         self._counts = DispatchCounts()
 
     def write(self, batch: DispatchBatch) -> DispatchCounts:
@@ -91,12 +93,13 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
         """
         if self._batch != (batch.start, batch.end):
             self._batch = (batch.start, batch.end)
-            self._done, self._counts = set(), DispatchCounts()
+            self._done, self._placed, self._counts = set(), 0, DispatchCounts()
         queue_runs = batch.runs_by_queue(self._topic_begins) if batch.batch_topics else {}
         for identity, runs in queue_runs.items():
             if identity[0] in batch.batch_topics and identity not in self._done:
                 self._counts.add(self._write_queue(*identity, batch_units(runs)))
                 self._done.add(identity)
+                self._placed = 0
         self._batch = None
         return self._counts
 
@@ -112,13 +115,14 @@ class BatchConsumeQueueWriter(QueueWriter[_Queue]):
             for step in place_batches(queue.end, units, self._is_gone, next_queue_offset):
                 match step:
                     case BatchesBuilt():
-                        counts.duplicates += len(step.units)
+                        counts.duplicates += len(step.units) - self._placed
                     case BatchesBegunAnew():
                         self.sync()
                         queue.files.remove_all()
                     case BatchesPlaced():
                         data = step.units.view(np.uint8).data
                         queue.files.write(step.position, data, self._output, self._unsynced)
+                        self._placed += len(step.units)
                     case BatchesDropped():
                         self._list(step.entries(topic, queue_id), counts)
                 queue.end = step.after

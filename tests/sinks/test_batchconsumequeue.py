@@ -330,6 +330,31 @@ def test_a_full_disk_anywhere_is_waited_out(
         assert counts == whole, tried.root
 
 
+def test_a_batch_tried_again_counts_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the disk is full: its offsets begin again, so that it is written in two parts."""
+    messages = [
+        BatchMessage(100 * number, 60, 0, number, base, 7, b"T", 0, False)
+        for number, base in enumerate((0, 7, 14, 21, 0, 7))
+    ]
+    for ordinal in count(1):
+        work = Work(messages, TOPICS, 46 * 3, tmp_path / str(ordinal))
+        work.start()
+        failing = fsops._Failpoints(f"*:{ordinal}=ENOSPC")
+        with monkeypatch.context() as patch:
+            patch.setattr(fsops, "_failpoints", failing)
+            try:
+                work.dispatch(0, work.end)
+            except NoSpaceError:
+                assert work.dispatch(0, work.end) == DispatchCounts(len(messages))
+            else:
+                break
+        assert work.dispatch(0, work.end) == DispatchCounts(len(messages), len(messages))
+        assert work.tree() == expected(work)[0]
+    assert ordinal > 4
+
+
 def test_killed_anywhere_it_ends_the_same(ram_path: Path, seed: int) -> None:
     """SIGKILL before every operation of two batches; a restart at the first watermark finishes."""
     work = Work(random_messages(random.Random(seed), 12), TOPICS, 92, ram_path / "whole")
