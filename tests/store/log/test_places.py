@@ -68,11 +68,12 @@ def test_a_passage_is_what_the_plain_walk_finds(tmp_path: Path, seed: int) -> No
 
 
 def log_of_three_files(directory: Path, rng: random.Random) -> tuple[PlainLog, list[int]]:
-    """Some messages a file, with the times at which they were stored, of which some are equal."""
+    """Some messages a file, with the times at which they were stored; the last ones of a file and
+    the first of the next one have the same."""
     plain, times, time = PlainLog(1024, 1024), list[int](), 1_000
     while len(plain.image) < 3 * 1024:
-        time += rng.randrange(3)
-        plain.append(body=b"x" * rng.randrange(60), store_timestamp=time)
+        time += rng.randrange(3) if plain.end % 1024 < 400 else 0
+        plain.append(body=b"x" * rng.randrange(40), store_timestamp=time)
         times.append(time)
     plain.write(directory)
     return plain, times
@@ -107,13 +108,18 @@ def test_a_loss_begins_where_the_last_record_before_it_ends(tmp_path: Path, seed
     with closing(CommitLog([tmp_path])) as log:
         assert before_loss(log, third) == second
         assert before_loss(log, damaged[1]) == damaged[0]
-        for _, end in (plain.spans[0], in_last[0]):
+        for _, end in (plain.spans[0], plain.spans[2], plain.spans[3], in_last[0]):
             assert before_loss(log, end) == end
         assert last_record_before(log, third) == max(
             start for start, _ in plain.spans if start < second
         )
         assert last_record_before(log, damaged[1]) == plain.spans[0][0]
         assert last_record_before(log, 1024) == -1
+    (tmp_path / file_name(third)).write_bytes(b"\1" * 1024)
+    with closing(CommitLog([tmp_path])) as log:
+        assert last_record_before(log, third + 1000) == max(
+            start for start, _ in plain.spans if start < second
+        )
 
 
 def test_a_place_leads_to_the_record_that_holds_it(tmp_path: Path, seed: int) -> None:
