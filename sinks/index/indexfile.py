@@ -148,17 +148,27 @@ class IndexFileWriter:
 
     def close(self) -> None:
         """Make the whole last file durable and close it. Raises SyncError."""
-        if self._last:
-            self._last.sync()
-        self._let_go()
+        try:
+            if self._last:
+                self._last.sync()
+        finally:
+            self._let_go()
 
     def _let_go(self) -> None:
         if self._last:
-            self._last.close()
-            self._last = None
+            last, self._last = self._last, None
+            last.close()
 
     def _open(self, end_offset: int | None) -> None:
-        """Open the existing files, cut at ``end_offset`` unless it is None."""
+        """Open the existing files, cut at ``end_offset`` unless it is None. After an error none
+        stays open: a run that waits for space tries again and again."""
+        try:
+            self._open_files(end_offset)
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _open_files(self, end_offset: int | None) -> None:
         files = IndexFiles(self.root, self._layout)
         for path in files.unfinished_paths():
             fsops.unlink(path)
@@ -191,15 +201,14 @@ class IndexFileWriter:
         begun = self._begun_count(paths, end_offset)
         paths, gone = paths[:begun], paths[begun:]
         while paths:
-            last = MappedIndexFile(paths[-1], self._layout)
+            self._last = last = MappedIndexFile(paths[-1], self._layout)
             kept = last.sound_entries(end_offset, max_count)
             count = self._confirmed_count(last, kept.index_count, paths[:-1])
             if count < kept.index_count:
                 kept = last.sound_entries(end_offset, count)
             if count > 1 or len(paths) == 1:
-                self._last = last
                 break
-            last.close()
+            self._let_go()
             gone = [paths[-1], *gone]
             paths, max_count = paths[:-1], None
         else:
@@ -212,7 +221,7 @@ class IndexFileWriter:
         last.restore(kept, None, self._store_timestamp_at)
         if empty:
             header = last.header
-            last.close()
+            self._let_go()
             self._last = MappedIndexFile(empty[0], self._layout)
             nothing = self._last.sound_entries(0)
             self._last.restore(nothing, header, self._store_timestamp_at)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -241,5 +242,7 @@ class MappedIndexFile:
     def close(self) -> None:
         """Close the file as it is."""
         self._data = np.empty(0, np.uint8)
-        self._mapping.close()
+        # the frames of an error may still look at the mapping, which then goes with them
+        with suppress(BufferError):
+            self._mapping.close()
         os.close(self._fd)

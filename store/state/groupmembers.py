@@ -109,13 +109,13 @@ class GroupMember:
                 break
             # another member has removed the new file, as if it were that of a dead member
             member_lock.release()
-        registered = ExitStack()
-        registered.enter_context(member_lock)
-        registered.callback(fsops.unlink, path)
         fields = {"topics": sorted(self._member.topics), "strategy": self._member.strategy}
-        fsops.truncate(member_lock.fd, 0, path)
-        fsops.pwrite(member_lock.fd, json.dumps(fields).encode(), 0, path)
-        return registered
+        with ExitStack() as registered:
+            registered.enter_context(member_lock)
+            registered.callback(fsops.unlink, path)
+            fsops.truncate(member_lock.fd, 0, path)
+            fsops.pwrite(member_lock.fd, json.dumps(fields).encode(), 0, path)
+            return registered.pop_all()
 
     def members(self) -> list[Member]:
         """Return the living members, this one included, in no order."""

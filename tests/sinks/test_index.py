@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -29,7 +30,7 @@ from tests.support.golden import tree
 from tests.support.index_model import Content, Message, read_content
 from tests.support.index_outputs import IndexLog, IndexOutput, batch_of, random_log, write_log
 from tests.support.power_cuts import Disk, Power
-from tests.support.processes import is_killed_at
+from tests.support.processes import is_killed_at, open_files
 from tests.support.recorder import Recorder, read_tree
 from tests.support.wire import file_name, read_log
 
@@ -384,6 +385,37 @@ def test_a_full_disk_stops_between_entries_and_goes_on(
     assert failures >= (2 if operation == "mkdir" else 3)
     writer.close()
     assert output.contents() == output.model()
+
+
+def test_a_start_that_finds_the_disk_full_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Whichever step does, with a watermark or without one: a run tries again until there is room,
+    for as long as that takes."""
+    layout = IndexLayout(7, 20)
+    log = random_log(tmp_path / "log", random.Random(seed), 40)
+    output = IndexOutput(tmp_path / "output", layout, log)
+    writer = output.writer(0)
+    writer.write(batch_of(output.messages))
+    writer.close()
+    for durable_end in (output.messages[-1].end, output.messages[20].end, 0, None):
+        before = tmp_path / "before"
+        shutil.copytree(output.root, before)
+        for ordinal in count(1):
+            failing = fsops._Failpoints(f"*:{ordinal}=ENOSPC")
+            with monkeypatch.context() as patch:
+                patch.setattr(fsops, "_failpoints", failing)
+                is_open = False
+                # the error's frames hold what is mapped
+                with suppress(NoSpaceError, SyncError):
+                    output.writer(durable_end).close()
+                    is_open = True
+            assert open_files(output.root) == 0, (durable_end, ordinal)
+            if is_open:
+                break
+        assert ordinal > 1 or durable_end is None
+        shutil.rmtree(output.root)
+        before.rename(output.root)
 
 
 def test_a_failed_sync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

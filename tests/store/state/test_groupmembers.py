@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from reput.store.errors import OwnershipError, UsageError
+from reput.store import fsops
+from reput.store.errors import NoSpaceError, OwnershipError, UsageError
 from reput.store.filelocks import HeldLock, lock
 from reput.store.state import groupmembers
 from reput.store.state.groupmembers import GroupMember, Member, lock_group_alone
 from tests.support.operations import once_before
+from tests.support.processes import open_files
 
 MEMBERS = Path("reput", "groups", "g", "members")
 
@@ -93,6 +95,22 @@ def test_who_is_refused_leaves_nothing(tmp_path: Path) -> None:
             lock_group_alone(tmp_path, "g", 0.0)
     with lock_group_alone(tmp_path, "g", 0.0):
         pass
+
+
+@pytest.mark.parametrize("point", ["open:1", "open:2", "truncate:1", "pwrite:1"])
+def test_who_finds_the_disk_full_may_join_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """In the same process, which holds nothing of the first try."""
+    (tmp_path / MEMBERS).mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(fsops, "_failpoints", fsops._Failpoints(f"{point}=ENOSPC"))
+        with pytest.raises(NoSpaceError), GroupMember(tmp_path, "g", member("a", "T")):
+            pass
+    assert open_files(tmp_path) == 0
+    assert not [*(tmp_path / MEMBERS).iterdir()]
+    with GroupMember(tmp_path, "g", member("a", "T")) as one:
+        assert one.members() == [member("a", "T")]
 
 
 def test_a_queue_has_one_member(tmp_path: Path) -> None:
