@@ -69,7 +69,7 @@ class TopicNames:
 
 
 def _folded(name: str) -> str:
-    """What must differ between topics: Kafka creates none whose name is another's but for these."""
+    """The name as it must differ from those of others: Kafka takes a dot for an underscore."""
     return name.replace(".", "_")
 
 

@@ -35,7 +35,7 @@ def last_units(root: Path, layout: struct.Struct) -> Found:
 
 
 def test_queues_end_after_their_last_units(tmp_path: Path) -> None:
-    """Of several files, after blanks and gaps; one without a unit is not told of."""
+    """They have several files, blanks and gaps; one without a unit is not told of."""
     log = QueueLog(100)
     for topic, queue_id, offsets in (
         ("T", 0, (0, 1, 2, 3, 4, 5, 6)), ("T", 1, (8, 9, 20)), ("订单", 0, (0,)),

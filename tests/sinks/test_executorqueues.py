@@ -70,7 +70,7 @@ def test_queues_are_moved_in_listed_and_counted(tmp_path: Path) -> None:
 def test_what_was_not_written_so_moves_nothing(
     tmp_path: Path, change: Callable[[Path], object], error: str
 ) -> None:
-    """Of none of the queues: neither its files nor its ledger, though others come before it."""
+    """Neither files nor ledger of any queue, though others come before the wrong one."""
     output = tmp_path / "output"
     output.mkdir()
     queues = [written(tmp_path / str(number), "T", number) for number in range(3)]

@@ -34,7 +34,7 @@ SECOND = {
 
 
 def rows_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What becomes of rows; the pieces are in order, and may be empty."""
+    """The rows that become of some; the pieces are in order, and may be empty."""
     batch = pa.RecordBatch.from_pylist(rows, schema=ROWS_SCHEMA)
     found = [row for piece in unwrapped(batch) for row in piece.to_pylist()]
     for row in found:

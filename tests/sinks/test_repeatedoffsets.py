@@ -15,8 +15,8 @@ def shown(repeats: RepeatedOffsets, caplog: pytest.LogCaptureFixture) -> list[st
 
 
 def test_a_queue_is_told_of_from_where_its_offsets_begin(caplog: pytest.LogCaptureFixture) -> None:
-    """That is the message at offset 0, which is appended, and not dropped; without one the first
-    that is dropped. One that is appended and followed by no drop is as it should be."""
+    """It is the message at offset 0, which is appended, and not dropped; without one the first that
+    is dropped. A message that is appended and followed by no drop is as it should be."""
     repeats = RepeatedOffsets()
     repeats.note_begin(QueueKey("fine", 0), 50)
     repeats.note_begin(QueueKey("again", 1), 100)

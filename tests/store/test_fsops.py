@@ -250,36 +250,6 @@ def test_other_failures_are_output_errors_and_a_failed_sync_is_final(
         assert caught.value.__cause__.errno == errno.EIO
 
 
-@pytest.mark.parametrize("directory", ["here", "gone"])
-def test_space_is_found_by_trying(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str
-) -> None:
-    """A full disk has none, however it says so; another error is left to whoever writes there.
-    What was tried with is gone, and closed."""
-    (tmp_path / "here").mkdir()
-    for point, has_space in (
-        ("", True),
-        ("open:1=ENOSPC", False),
-        ("allocate:1=ENOSPC", directory == "gone"),
-        ("allocate:1=EDQUOT", directory == "gone"),
-        ("open:1=EROFS", True),
-        ("allocate:1=EIO", True),
-    ):
-        fail_at(monkeypatch, point)
-        assert fsops.has_space(tmp_path / directory) is has_space, point
-        assert [path.name for path in tmp_path.rglob("*")] == ["here"], point
-        assert not open_files(tmp_path)
-
-
-def test_nothing_of_a_longer_half_stays_in_a_replaced_file(tmp_path: Path) -> None:
-    """A killed process has left it beside the file."""
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    path.with_name("file.tmp").write_bytes(b"half of a longer one")
-    fsops.replace_file(path, b"new")
-    assert read_tree(tmp_path) == {"file": b"new"}
-
-
 def test_a_directory_that_cannot_be_opened_is_not_synced(tmp_path: Path) -> None:
     """Its names may be lost, as after a failed fsync."""
     with pytest.raises(SyncError, match=r"cannot sync .*gone: No such file"):

@@ -1,4 +1,4 @@
-"""What is said of parts of a log that a reader has passed without a message."""
+"""The words about parts of a log that a reader has passed without a message."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_what_stands_at_the_end_is_told(tmp_path: Path, caplog: pytest.LogCaptur
 def test_a_directory_without_a_file_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of several; a log in one directory may be new."""
+    """It is one of several; a log in one directory may be new."""
     plain = PlainLog(512, 512)
     plain.append()
     log, empty = plain.write(tmp_path / "disk1"), tmp_path / "disk2"

@@ -1,4 +1,4 @@
-"""What is asked of a queue's file as a whole: its checksum, where its data ends and its last byte.
+"""A queue's file as a whole: its checksum, where its data ends and its last byte.
 
 Held against the bytes that the test wrote. A real queue file has six million bytes, so what is read
 in parts is asked of files that take several.
@@ -29,7 +29,7 @@ def opened(path: Path, pieces: dict[int, bytes], size: int) -> Iterator[int]:
 
 
 def test_a_checksum_is_that_of_all_bytes_of_a_range(tmp_path: Path, seed: int) -> None:
-    """Of ranges within one read, over several, up to the file's end and beyond it."""
+    """Ranges lie within one read, or over several, up to the file's end and beyond it."""
     data = random.Random(seed).randbytes(5 * MIB // 2)
     with opened(tmp_path / "file", {0: data}, len(data)) as fd:
         for start in (0, 1, MIB - 1, MIB, 2 * MIB + 3):
@@ -38,7 +38,7 @@ def test_a_checksum_is_that_of_all_bytes_of_a_range(tmp_path: Path, seed: int) -
 
 
 def test_the_last_byte_of_a_sparse_file_is_found(tmp_path: Path) -> None:
-    """Behind holes of any number, and before zeros that are data; none is found in zeros alone."""
+    """After holes of any number, and before zeros that are data; none is found in zeros alone."""
     page = bytes(4096)
     cases: tuple[tuple[dict[int, bytes], int], ...] = (
         ({}, 0),

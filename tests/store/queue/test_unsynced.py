@@ -94,7 +94,7 @@ def test_what_was_written_before_a_full_disk_is_synced(
 def test_a_sync_that_failed_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str
 ) -> None:
-    """Of any of the files."""
+    """Any of the files may be the one."""
     files = UnsyncedFiles()
     write(files, tmp_path, *names)
     monkeypatch.setattr(fsops, "_failpoints", fsops._Failpoints("sync:1=EIO"))

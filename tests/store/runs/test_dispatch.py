@@ -1,4 +1,4 @@
-"""What crosses from the source to the sinks, as plain values."""
+"""The values that cross from the source to the sinks."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def manifest_of(topic: bytes, first: int, end: int, timestamp: int) -> QueueMani
 
 
 def test_a_manifest_is_read_back() -> None:
-    """Of any topic, whatever its bytes are, and of a queue without a unit."""
+    """Its topic may have any bytes, and its queue no unit."""
     for topic in (b"T", "订单".encode(), bytes(range(256)), b""):
         manifest = manifest_of(topic, 100, 900, 1 << 41)
         for each in (manifest, replace(manifest, files=(), ledger=(), counts=DispatchCounts())):

@@ -34,7 +34,7 @@ def file_of(lines: str, **fields: object) -> bytes:
 
 
 def test_ends_are_read_back(tmp_path: Path) -> None:
-    """Of every kind, and of any topic that can name a directory; nothing where there is none."""
+    """They are of every kind, and of any topic that can name a directory."""
     assert read_ends(tmp_path) is None
     write_ends(tmp_path, ENDS)
     assert read_ends(tmp_path) == ENDS

@@ -23,7 +23,7 @@ def member(client_id: str, *topics: str, strategy: str = "S") -> Member:
 
 
 def test_a_member_takes_the_place_of_one_that_was_killed(tmp_path: Path) -> None:
-    """Whose file is longer; those of others that were killed are no members, and go."""
+    """The file of that one is longer; those of others that were killed are no members, and go."""
     directory = tmp_path / MEMBERS
     directory.mkdir(parents=True)
     for client_id in ("a", "killed"):
@@ -114,7 +114,7 @@ def test_who_finds_the_disk_full_may_join_later(
 
 
 def test_a_queue_has_one_member(tmp_path: Path) -> None:
-    """Until it lets go of it; another queue, and the same one of another topic, are free."""
+    """It has it until it lets go; another queue, and the same one of another topic, are free."""
     with (
         GroupMember(tmp_path, "g", member("a", "T")) as one,
         GroupMember(tmp_path, "g", member("b", "T")) as other,

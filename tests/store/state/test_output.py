@@ -1,4 +1,4 @@
-"""What passes for an output, and for an output of this log."""
+"""Directories that pass for an output, and outputs that are of this log."""
 
 from __future__ import annotations
 
