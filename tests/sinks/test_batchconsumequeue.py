@@ -353,6 +353,12 @@ def test_a_batch_tried_again_counts_nothing_twice(
         assert work.dispatch(0, work.end) == DispatchCounts(len(messages), len(messages))
         assert work.tree() == expected(work)[0]
     assert ordinal > 4
+    # those that were there count for each queue alone
+    messages = [replace(one, queue_id=number % 2) for number, one in enumerate(messages)]
+    work = Work(messages, TOPICS, 46 * 3, tmp_path / "two queues")
+    work.start()
+    assert work.dispatch(0, messages[2].offset) == DispatchCounts(2)
+    assert work.dispatch(0, work.end) == DispatchCounts(len(messages), 2)
 
 
 def test_killed_anywhere_it_ends_the_same(ram_path: Path, seed: int) -> None:

@@ -56,13 +56,15 @@ def test_queues_end_after_their_last_units(tmp_path: Path) -> None:
 
 
 def test_batch_queues_end_after_their_last_units(tmp_path: Path) -> None:
-    """Where the size of a batch in bytes is not that of its unit."""
+    """The size of a message in bytes counts; a queue without a unit is not told of."""
     messages = [
         BatchMessage(
             100 * number, 60 + number, 0, number, 7 * (number // 4), 7, b"T", number % 4, False
         )
         for number in range(30)
     ]
+    # one that has no place, alone in its queue
+    messages.append(BatchMessage(4000, 60, 0, 30, -1, 7, b"T", 9, False))
     work = Work(messages, TOPICS, 46 * 3, tmp_path / "output")
     work.start()
     assert dict(work.writer.ends()) == {}
