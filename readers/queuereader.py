@@ -86,6 +86,10 @@ class OpenQueues:
             self._kind(name),
         )  # fmt: skip
         queue.follow(self.log.end)
+        if entry and not queue.files.starts and queue.kind is not self._kind(name):
+            # somebody asked for it before the topic was there, or the topic is another one now
+            del self._views[topic, queue_id]
+            return self.view(topic, queue_id)
         self._views[topic, queue_id] = queue, self.log.view
         return queue
 

@@ -82,7 +82,9 @@ class BuiltQueues:
             end_offset = self._as_of.end(self._log, end)
         opened = {}
         for key, kind in self._listed().items():
-            queue = self._opened.get(key) or self.open(key, kind)
+            queue = self._opened.get(key)
+            if queue is None or queue.kind is not kind:
+                queue = self.open(key, kind)
             queue.follow(end_offset)
             opened[key] = queue
         self._opened, self._seen = opened, dispatched

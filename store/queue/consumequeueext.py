@@ -146,7 +146,7 @@ class ConsumeQueueExtFiles(MappedFileQueue):
         if not is_ext_addr(address):
             return None
         start = real_offset(address) // self.file_size * self.file_size
-        if start not in self.starts:
+        if not self._has(start):
             return None
         position = real_offset(address) - start
         return decode_unit(self._span(start, position, position), 0)
@@ -158,7 +158,7 @@ class ConsumeQueueExtFiles(MappedFileQueue):
         offsets = addresses[which] - np.iinfo(np.int64).min
         starts = offsets // self.file_size * self.file_size
         for start in map(int, np.unique(starts)):
-            if start not in self.starts:
+            if not self._has(start):
                 continue
             in_file = starts == start
             positions = offsets[in_file] - start
@@ -168,6 +168,12 @@ class ConsumeQueueExtFiles(MappedFileQueue):
             for index, position in places:
                 units[index] = decode_unit(data, position - first)
         return units
+
+    def _has(self, start: int) -> bool:
+        """Whether a file starts there; one after those that are known may have come since."""
+        if not self.starts or start > self.starts[-1]:
+            self.refresh()
+        return start in self.starts
 
     def _span(self, start: int, first: int, last: int) -> bytes:
         """Bytes of the file that starts at ``start``, from one unit's position to the end of
