@@ -48,7 +48,7 @@ def expire(
         (file.topic, file.queue_id, file.path.relative_to(root), texts.grouped(file.size))
         for file in expiry.files
     ]
-    fate = "would go" if remove_unused or not apply else "kept"
+    fate = "removed" if remove_unused else "kept" if apply else "would go with --remove-unused"
     rows += [(key.topic, key.queue_id, f"unused queue: {fate}", "") for key in expiry.unused_queues]
     advice = "; nothing was removed, give --apply" if rows and not apply else ""
     line = (

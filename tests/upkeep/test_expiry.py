@@ -64,22 +64,28 @@ def test_what_the_log_lost_goes_and_nothing_else(
     assert removed > 100
 
 
-def test_unused_queues_go_only_where_asked(tmp_path: Path) -> None:
-    """They are listed; their last files and directories go with --remove-unused."""
+def with_unused_queue(root: Path) -> tuple[StoreSettings, Setup]:
+    """A log that has lost its first file, and with it all messages of topic Old."""
     log = QueueLog(FILE_SIZE)
     for topic in ("Old", "rmq_sys_old"):
         for queue_offset in range(25):
             log.append(queue_offset, 0, topic)
     for queue_offset in range(100):
         log.append(queue_offset, 0, "New")
-    setup = log.setup(tmp_path, FILE_SIZE)
+    setup = log.setup(root, FILE_SIZE)
     output = Output(setup)
     output.run(log.plain.end)
     output.close()
     settings = StoreSettings(
-        tmp_path, setup.log.segments.directories, mapped_file_size_consume_queue=FILE_SIZE
+        root, setup.log.segments.directories, mapped_file_size_consume_queue=FILE_SIZE
     )
-    (tmp_path / "commitlog" / file_name(0)).unlink()
+    (root / "commitlog" / file_name(0)).unlink()
+    return settings, setup
+
+
+def test_unused_queues_go_only_where_asked(tmp_path: Path) -> None:
+    """They are listed; their last files and directories go with --remove-unused."""
+    settings, setup = with_unused_queue(tmp_path)
     assert len(expire(settings, setup.root, apply=True).unused_queues) == 1
     assert f"Old/0/{file_name(400)}" in setup.queues()
     gone = expire(settings, setup.root, apply=True, remove_unused=True)
@@ -160,3 +166,23 @@ def test_the_command(golden: Callable[[str], Path], tmp_path: Path, call: Call) 
     assert f"{len(planned['files']):,} files" in done.stdout
     assert tree(output / "consumequeue") == relaid_queues(store, FILE_SIZE, 262144)
     assert call(*arguments, "--remove-unused").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "fate"),
+    [
+        ((), "would go with --remove-unused"),
+        (("--apply",), "kept"),
+        (("--apply", "--remove-unused"), "removed"),
+    ],
+)
+def test_the_command_says_what_becomes_of_an_unused_queue(
+    tmp_path: Path, call: Call, words: tuple[str, ...], fate: str
+) -> None:
+    _, setup = with_unused_queue(tmp_path)
+    arguments = ("--output", setup.root, "--consume-queue-file-size", FILE_SIZE, *words)
+    done = call("expire", tmp_path, *arguments)
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if "unused queue: " in line)
+    assert line.rpartition("unused queue: ")[2].strip() == fate
+    assert (setup.root / "consumequeue" / "Old" / "0").exists() == (fate != "removed")
