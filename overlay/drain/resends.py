@@ -7,7 +7,6 @@ effect and the note of it: however often the command is killed, a dead letter is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from reput.overlay.drain.contents import Contents, Entry
 from reput.overlay.drain.drain import LEFT_OUT
@@ -41,18 +40,15 @@ def resent(letter: Record) -> Record:
     return draft.as_record(writer)
 
 
-def resend(contents: Contents, letters: Sequence[Entry]) -> list[Record]:
-    """Append what sends dead letters again to their overlay, durably, and dispatch it; return the
-    records as they are stored, without bodies. Raises OwnershipError while a server runs on the
-    overlay, UsageError where a broker has its messages, StoreError."""
+def resend(contents: Contents, letters: Sequence[Entry]) -> None:
+    """Append what sends dead letters again to their overlay, durably, and dispatch it. Raises
+    OwnershipError while a server runs on the overlay, UsageError where a broker has its messages,
+    StoreError."""
     check_not_drained(contents.root)
-    stored: list[Record] = []
     with LogAppender(contents.root) as appender:
         for start in range(0, len(letters), APPENDED_AT_ONCE):
             portion = letters[start : start + APPENDED_AT_ONCE]
-            copies = [resent(contents.record(letter)) for letter in portion]
-            stored += [replace(each, body=b"") for each in appender.append_all(copies)]
+            appender.append_all([resent(contents.record(letter)) for letter in portion])
             appender.sync()
         with Pipeline(contents.root) as pipeline:
             pipeline.advance(appender.end_offset)
-    return stored
