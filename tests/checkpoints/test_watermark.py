@@ -175,6 +175,23 @@ def test_a_failed_write_keeps_the_old_watermark(
         assert read_watermark(tmp_path) == written
 
 
+@pytest.mark.parametrize("left", [b"", bytes(2 * SLOT_SIZE), b"\xff" * 2 * SLOT_SIZE, None])
+def test_a_watermark_that_is_gone_ends_the_run(tmp_path: Path, left: bytes | None) -> None:
+    """Emptied, damaged in both slots, or removed: its owner writes no more, in memory neither."""
+    write(tmp_path, 1000, 2000)
+    path = tmp_path / WATERMARK_FILE
+    with closing(WatermarkFile(tmp_path)) as file:
+        if left is None:
+            path.unlink()
+        else:
+            path.write_bytes(left)
+        with pytest.raises(OwnershipError, match=r"left it at epoch=3 end=2000 and finds nothing"):
+            file.advance(replace(FIRST, end_offset=3000))
+        with pytest.raises(OwnershipError, match="finds nothing"):
+            file.check_owned()
+    assert (path.read_bytes() if path.exists() else None) == left
+
+
 @pytest.mark.parametrize("written", [1, 2, 3])
 @pytest.mark.parametrize("more", [0, 1, 2])
 def test_a_write_that_was_held_up_does_not_count(

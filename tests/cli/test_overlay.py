@@ -14,6 +14,8 @@ import pytest
 
 from reput.overlay.drain import contents
 from reput.overlay.drain.drainjournal import DrainJournal, DrainNotes
+from reput.overlay import contents, resends
+from reput.overlay.drainjournal import DrainJournal, DrainNotes
 from reput.store.errors import UsageError
 from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record
@@ -22,6 +24,7 @@ from tests.cli.test_errors import assert_one_line
 from tests.support.cli import Call, json_lines, json_object, reput
 from tests.support.golden import tree
 from tests.support.left_overlay import DEAD, GROUP, MAX, RETRIES, SECONDS, LeftOverlay, left_overlay
+from tests.support.operations import before_operations
 from tests.support.processes import became, is_killed_at
 from tests.support.remoting import Client, served_stores
 
@@ -153,12 +156,28 @@ def test_a_dead_letter_is_sent_again_once(left: LeftOverlay, call: Call) -> None
 
 
 @pytest.mark.parametrize("kill", range(1, 20, 2))
-def test_kills_send_each_dead_letter_again_once(left: LeftOverlay, call: Call, kill: int) -> None:
-    """Whenever the command ends, the next one sends the rest."""
+def test_kills_send_each_dead_letter_again_once(
+    left: LeftOverlay, call: Call, monkeypatch: pytest.MonkeyPatch, kill: int
+) -> None:
+    """Whenever the command ends, also between two portions, the next one sends the rest."""
+    monkeypatch.setattr(resends, "APPENDED_AT_ONCE", len(left.dead) - 1)
     words = ("dlq", "resend", left.output, GROUP, "--all", "--apply")
     assert is_killed_at(kill, lambda: call(*words))
     assert call(*words).returncode == 0
     assert Counter(one.body for one in resent(left)) == {body: 1 for _, body in left.dead}
+
+
+def test_what_is_sent_again_is_durable_before_it_is_in_a_queue(
+    left: LeftOverlay, call: Call
+) -> None:
+    """A power cut would leave a consumer's position beyond the log's end otherwise."""
+    done: list[tuple[str, str]] = []
+    with before_operations(lambda operation, path: done.append((operation, path))):
+        assert call("dlq", "resend", left.output, GROUP, "--all", "--apply").returncode == 0
+    queued = next(at for at, (_, path) in enumerate(done) if "/consumequeue/" in path)
+    of_log = [operation for operation, path in done[:queued] if "/commitlog/" in path]
+    assert "pwrite" in of_log
+    assert of_log[-1] == "sync"
 
 
 def test_nothing_is_sent_beside_a_server(left: LeftOverlay) -> None:

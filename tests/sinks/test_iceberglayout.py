@@ -29,6 +29,7 @@ from tests.support.wire import PlainLog
 
 HOUR_MS = 3_600_000
 MESSAGES = 40
+TIMES = ("storeTimestamp", "bornTimestamp")
 
 
 @pytest.fixture
@@ -97,16 +98,19 @@ def test_partitions_and_order_are_those_declared(source: Source, tmp_path: Path)
     assert again == found
 
 
-@pytest.mark.parametrize("transform", [IdentityTransform(), DayTransform()])
-def test_a_table_of_others_keeps_its_layout(source: Source, tmp_path: Path, transform: Any) -> None:
-    """Without partitions here; an order that is more than columns is neither made nor claimed."""
+@pytest.mark.parametrize("more", [(), (IdentityTransform(),), (DayTransform(),)])
+@pytest.mark.parametrize("first", [IdentityTransform(), DayTransform()])
+def test_a_table_of_others_keeps_its_layout(
+    source: Source, tmp_path: Path, first: Any, more: tuple[Any, ...]
+) -> None:
+    """Without partitions here; an order that is more than columns, in any of its places, is neither
+    made nor claimed."""
     root = tmp_path / "lake"
     catalog = iceberg_catalog(root)
     catalog.create_namespace(ICEBERG_TABLE.namespace)
-    schema = Schema(NestedField(1, "storeTimestamp", TimestamptzType()))
-    catalog.create_table(
-        ICEBERG_TABLE.identifier, schema, sort_order=SortOrder(SortField(1, transform))
-    )
+    times = (NestedField(at, name, TimestamptzType()) for at, name in enumerate(TIMES, 1))
+    own = SortOrder(*(SortField(at, each) for at, each in enumerate((first, *more), 1)))
+    catalog.create_table(ICEBERG_TABLE.identifier, Schema(*times), sort_order=own)
     fill(source, root, Layout(("hour",)))
     table = iceberg_table(root)
     tasks = list(table.scan().plan_files())
@@ -115,7 +119,7 @@ def test_a_table_of_others_keeps_its_layout(source: Source, tmp_path: Path, tran
         rows = rows_of_file(task)
         order: list[Any] = [(row["topic"], row["physicalOffset"]) for row in rows]
         expected = None
-        if isinstance(transform, IdentityTransform):
+        if all(isinstance(each, IdentityTransform) for each in (first, *more)):
             order = [row["storeTimestamp"] for row in rows]
             expected = table.sort_order().order_id
         assert order == sorted(order)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from reput.sources.commitlog import CommitLogDataSource
+from reput.sources.commitlog import CommitLogBatchReader, CommitLogDataSource
+from reput.sources.commitlogoptions import CommitLogOptions
 from reput.store.config import read_store_settings
+from reput.store.errors import UsageError
 from reput.store.log import java
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import records
 from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
 from reput.store.log.sysflag import SysFlag
+from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.support.golden import GOLDEN_NAMES
 from tests.support.plain_rows import CODECS, TRANSACTION_TYPES, plain_row
 
@@ -188,3 +192,19 @@ def test_wrong_body_is_found_with_verify_crc_only(
     assert read(spark, store).where("corruptReason is not null").count() == 0
     (bad,) = read(spark, store, verifyCrc=True).where("corruptReason is not null").collect()
     assert (bad.physicalOffset, bad.corruptReason) == (victim.physical_offset, "bad_body_crc")
+
+
+def test_a_batch_read_that_ends_before_it_begins_is_refused(golden: Callable[[str], Path]) -> None:
+    """By a record, the last one of the log, too, and by a time; at one place there is nothing."""
+    store = golden("plain")
+    *_, before, last = (one.physical_offset for one in reference(store))
+
+    def parts(**ends: str) -> Sequence[object]:
+        options = {"path": str(store), "startingOffsets": str(last), **ends}
+        reader = CommitLogBatchReader(CommitLogOptions(options), from_arrow_schema(ROWS_SCHEMA))
+        return reader.partitions()
+
+    assert parts(endingOffsets=str(last)) == []
+    for ends, place in ({"endingOffsets": str(before)}, before), ({"endingTimestamp": "1"}, 0):
+        with pytest.raises(UsageError, match=f"would end at {place}, before its start at {last}"):
+            parts(**ends)

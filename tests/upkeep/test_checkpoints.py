@@ -30,7 +30,7 @@ from reput.streaming.config import DispatcherConfig
 from reput.streaming.sparkless import running
 from reput.upkeep.checkpoints import Rewound, check, prune, read_batch, read_positions, rewind
 from tests.crash.workloads import Remote
-from tests.support.cli import Call
+from tests.support.cli import Call, json_object
 from tests.support.crash_images import Outcome, outcome
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import tree
@@ -135,14 +135,23 @@ def test_a_rewound_output_is_what_a_run_leaves_that_ended_there(place: Place) ->
     assert place.output.verify().differences == ()
 
 
-def test_batches_are_listed_with_both_ends_for_people(place: Place, call: Call) -> None:
-    """Below their headings; the first one began at the log's start."""
-    done = call("checkpoints", "list", place.log.root, "--output", place.root)
-    shown = [re.split(r"  +", line.strip()) for line in done.stdout.splitlines()]
-    at = next(at for at, cells in enumerate(shown) if cells[:3] == ["batch", "from", "to"])
-    ends = [0, *place.cuts, place.spans[-1][1]]
-    wanted = [[str(number), *map(str, both)] for number, both in enumerate(pairwise(ends))]
-    assert [cells[:3] for cells in shown[at + 2 : at + 5]] == wanted
+def test_batches_are_listed_with_both_ends_and_their_size(place: Place, call: Call) -> None:
+    """For people, below their headings, and for programs; the first one began at the log's
+    start."""
+    words = ("checkpoints", "list", place.log.root, "--output", place.root)
+    shown = [re.split(r"  +", line.strip()) for line in call(*words).stdout.splitlines()]
+    headings = ["batch", "from", "to", "bytes"]
+    at = next(at for at, cells in enumerate(shown) if cells[:4] == headings)
+    ends = [*pairwise([0, *place.cuts, place.spans[-1][1]])]
+    wanted = [
+        [str(number), str(begin), str(end), f"{end - begin:,}"]
+        for number, (begin, end) in enumerate(ends)
+    ]
+    assert [cells[:4] for cells in shown[at + 2 : at + 5]] == wanted
+    batches = json_object(call(*words, "--json"))["batches"]
+    assert [[one[name] for name in headings] for one in batches] == [
+        [number, begin, end, end - begin] for number, (begin, end) in enumerate(ends)
+    ]
 
 
 def test_a_torn_unit_is_not_the_last_that_is_kept(place: Place) -> None:

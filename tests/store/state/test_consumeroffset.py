@@ -346,6 +346,30 @@ def test_no_line_after_a_torn_one_comes_back(tmp_path: Path) -> None:
         assert file.read() == {KEYS[0]: {0: 3}}
 
 
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("after", [0, 1])
+def test_whoever_leaves_last_gives_a_broker_the_commits_of_both_journals(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    """A server was killed while it replaced the file: each journal may have commits, or none. A
+    broker reads the file alone."""
+    expected = {KEYS[0]: {0: 1}}
+    with ConsumerOffsetFile(tmp_path) as file:
+        file.replace(expected, 0)
+        for queue in range(1, 1 + before):
+            file.append({KEYS[0]: {queue: 2}})
+            expected[KEYS[0]][queue] = 2
+        file.begin_replacing(expected, 1)
+        for queue in range(5, 5 + after):
+            file.append({KEYS[0]: {queue: 3}})
+            expected[KEYS[0]][queue] = 3
+    with SharedConsumerOffsetFile(tmp_path, tmp_path) as shared:
+        assert shared.read() == expected
+    for name in OFFSET_JOURNALS:
+        (tmp_path / name).unlink()
+    assert read_committed(tmp_path) == expected
+
+
 def test_a_store_gives_its_offsets_to_those_who_share(tmp_path: Path) -> None:
     """Once, with its journal; and a file that someone else wrote meanwhile counts."""
     store, output = tmp_path / "store", tmp_path / "output"
