@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from reput.overlay.drain import contents
+from reput.overlay.drain import contents, resends
 from reput.overlay.drain.drainjournal import DrainJournal, DrainNotes
-from reput.overlay import contents, resends
-from reput.overlay.drainjournal import DrainJournal, DrainNotes
 from reput.store.errors import UsageError
 from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record
