@@ -227,18 +227,28 @@ class _Look:
         return self._unlisted(start, lacking) if lacking else ()
 
     def _unlisted(self, start: int, lacking: Mapping[EntryName, int]) -> Sequence[EntryName]:
-        """The queues of which the ledger does not list all messages after the last unit."""
+        """The queues of which the ledger does not list all messages after the last unit: as damage,
+        or as messages of these queues."""
+        ledger = [entry for entry in read_entries(self._output / STATE_DIRECTORY) if entry]
+        dropped = {
+            (entry.topic, entry.queue_id, entry.physical_offset)
+            for entry in ledger
+            if entry.reason != QUEUE_OFFSET_GAP
+        }
         listed = sorted(
             (entry.physical_offset, entry.end_physical_offset)
-            for entry in read_entries(self._output / STATE_DIRECTORY)
-            if entry is not None and entry.reason != QUEUE_OFFSET_GAP
+            for entry in ledger
+            if entry.is_damage
         )
         begins = [begin for begin, _ in listed]
         ends = [0, *accumulate((end for _, end in listed), max)]
         unlisted: dict[EntryName, None] = {}
         for name, offsets in self._scan(start):
+            topic = escaped(name.name.encode())
             for offset in offsets if name in lacking else ():
-                if offset > lacking[name] and ends[bisect_right(begins, offset)] <= offset:
+                is_damage = ends[bisect_right(begins, offset)] > offset
+                is_listed = is_damage or (topic, name.queue_id, offset) in dropped
+                if offset > lacking[name] and not is_listed:
                     unlisted[name] = None
         return list(unlisted)
 

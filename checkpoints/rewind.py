@@ -183,7 +183,7 @@ def _check_readable(log: CommitLog, offset: int, end: int, ledger: list[LedgerEn
         listed = (
             entry.physical_offset <= bad.start and bad.end <= entry.end_physical_offset
             for entry in ledger
-            if entry.reason != QUEUE_OFFSET_GAP
+            if entry.is_damage
         )
         if not any(listed):
             raise CommitLogError(

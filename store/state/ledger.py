@@ -18,6 +18,7 @@ from pathlib import Path
 
 from reput.store import fsops, jsontext
 from reput.store.files import LEDGER_FILE
+from reput.store.log.status import Status
 from reput.store.names import escaped
 
 QUEUE_OFFSET_GAP = "queue_offset_gap"
@@ -27,6 +28,8 @@ QUEUE_OFFSET_SEEN_BEFORE = "queue_offset_seen_before"
 DAMAGED_RECORD = "damaged_record"
 """The reason of a record that consumers did not get: it has a unit, but not its bytes."""
 DAMAGED_LINE = "damaged_line"
+_UNUSABLE_LISTS = Status.BAD_MULTI_DISPATCH.name.lower()
+"""The reason of a message that names light queues wrongly; it is in its own queue."""
 _Key = tuple[int, str, str | None, int | None]
 _KINDS = {
     "physical_offset": int, "end_physical_offset": int, "reason": str, "topic": str | None,
@@ -55,6 +58,12 @@ class LedgerEntry:
     def key(self) -> _Key:
         """The key that makes an entry unique."""
         return self.physical_offset, self.reason, self.topic, self.queue_id
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether its range was damaged or gone when it was dispatched. A message that is listed
+        was sound: it may have a unit in another queue, or entries of the index, all the same."""
+        return self.topic is None and self.reason != _UNUSABLE_LISTS
 
     def to_json(self) -> str:
         """One line, keys in a fixed order, absent fields left out."""

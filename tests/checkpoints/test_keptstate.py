@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from reput.checkpoints.keptstate import drop_kept, keep_state, list_kept
@@ -53,3 +54,54 @@ def test_a_copy_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
                 if path.startswith(f"{name}/") and data is not None
             }
             assert name not in image.tree or files == wanted
+
+
+def test_a_copy_has_every_position_and_nothing_of_a_killed_one(tmp_path: Path) -> None:
+    """A copy shows how an output stood: its positions, RocketMQ's checkpoint, the followers' files
+    and the files of Spark's checkpoint that count. A copy that was killed has left other ones."""
+    output, spark = tmp_path / "output", tmp_path / "spark"
+    positions = {
+        "watermark": output / "reput" / "watermark",
+        "quarantine.jsonl": output / "reput" / "quarantine.jsonl",
+        "checkpoint": output / "checkpoint",
+        "followers/table.json": output / "reput" / "followers" / "table.json",
+        "spark/metadata": spark / "metadata",
+        "spark/reput-start": spark / "reput-start",
+        "spark/offsets/3": spark / "offsets" / "3",
+        "spark/commits/3": spark / "commits" / "3",
+    }
+    partial = output / "reput" / "rewound.partial"
+    left = (partial / "watermark", partial / "followers" / "gone.json", spark / "sources" / "0")
+    for path in (*positions.values(), *left):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(str(path).encode())
+    copied = tree(keep_state(output, spark, 200, 100))
+    about = json.loads(copied.pop("rewind.json"))
+    assert (about["from"], about["to"]) == (200, 100)
+    assert copied == {name: str(path).encode() for name, path in positions.items()}
+
+
+def test_numbers_of_copies_go_on_and_are_their_order(tmp_path: Path) -> None:
+    """So it is where some were removed, and where they have more digits."""
+    output = tmp_path / "output"
+    state, spark = output / "reput", tmp_path / "spark"
+    for number in (2, 10):
+        (state / f"rewound-{number}").mkdir(parents=True)
+    assert keep_state(output, spark, 200, 100).name == "rewound-11"
+    names = [kept.path.name for kept in list_kept(output, spark)]
+    assert names == ["rewound-2", "rewound-10", "rewound-11"]
+
+
+def test_what_is_dropped_is_all_that_was_kept_and_no_more(tmp_path: Path) -> None:
+    """The rest of a copy that was killed goes too; another checkpoint that a start has moved
+    aside, and an operator's copies, stay."""
+    output, spark = tmp_path / "output", tmp_path / "spark"
+    ours = [output / "reput" / "rewound.partial", tmp_path / "spark.replaced-1"]
+    names = ("spark.replaced-1.old", "spark.replaced-01", "my-spark.replaced-1", "other.replaced-1")
+    others = [tmp_path / name for name in names]
+    for path in (*ours, *others):
+        path.mkdir(parents=True)
+        (path / "metadata").write_bytes(b"1")
+    assert [kept.path for kept in drop_kept(output, spark)] == ours[1:]
+    assert not any(path.exists() for path in ours)
+    assert all((path / "metadata").is_file() for path in others)

@@ -179,6 +179,13 @@ def test_case_11_names_of_light_queues(tmp_path: Path, usual: Touched, case: str
     assert store.output.verify().differences == ()
 
 
+def test_case_11_a_run_that_stops_at_damage_goes_on(tmp_path: Path) -> None:
+    """A message whose lists do not fit is sound, and is in its own queue."""
+    store = with_light_queues(tmp_path, b"%LMQ%a,%LMQ%b", b"1")
+    store.output.start(fail_on_corrupt=True)
+    assert set(store.topics()) == {"Sound", "T"}
+
+
 def test_case_11_a_thousand_light_queues_of_one_message(tmp_path: Path) -> None:
     """Each is made, and none costs the disk more than a page."""
     count = 1000

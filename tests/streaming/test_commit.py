@@ -179,6 +179,23 @@ def test_the_last_message_says_when_and_where(
     assert fields == (TIME + count - 1, TIME + count - 1, 0, 0, start)
 
 
+def test_what_a_broker_alone_knows_stays_in_its_checkpoint(
+    output: Path, store: Path, plain: PlainLog
+) -> None:
+    """How far a master has flushed, in the fourth field of the file, and the time of a message
+    that is not dispatched yet; a run that was cut short may have left that of a lost one."""
+    flushed, later = plain.spans[3][0], TIME + 1000
+    output.mkdir()
+    known = struct.pack(">qqqqq", later, TIME, 0, flushed, 0)
+    (output / "checkpoint").write_bytes(known.ljust(4096, b"\0"))
+    end = plain.spans[9][1]
+    for stored in (later, TIME + 9):
+        with opened(store, output) as run:
+            run.commit(0, end)
+        fields = struct.unpack_from(">qqqqq", (output / "checkpoint").read_bytes())
+        assert fields == (stored, TIME + 9, 0, flushed, plain.spans[9][0])
+
+
 def test_what_retention_took_before_it_was_dispatched_is_listed(
     output: Path, store: Path, plain: PlainLog
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import struct
 import threading
@@ -20,6 +21,7 @@ from reput.upkeep.compare import Comparison
 from reput.upkeep.rebuild import Rebuilt, rebuild
 from tests.streaming.test_begin_again import Site, sparkless, units
 from tests.support.configs import configured
+from tests.support.sparkless import dispatch
 
 LOST = 7
 """The message of Orders that is damaged."""
@@ -112,6 +114,23 @@ def test_a_queue_that_closes_up_is_named_and_blank_keeps_places(
     assert [places[offset] for offset in offsets if offset != LOST] == [
         physical for offset, physical in site.offsets if offset != LOST
     ]
+
+
+def test_each_queue_is_named_once_in_a_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another queue closes up, and then the first one again."""
+    caplog.set_level(logging.WARNING, "reput")
+    site, cuts = Site(tmp_path), []
+    for number, topic in enumerate(("Orders", "Other", "Orders", "Other")):
+        first = 10 * (number // 2)
+        site.put(topic, range(first, first + 3))
+        site.put(topic, range(first + 5, first + 8))
+        cuts.append(site.plain.end)
+    site.write()
+    dispatch(DispatcherConfig(site.output.store, site.output.root, once=True), cuts)
+    said = [line for line in caplog.messages if "no longer equal" in line]
+    assert [re.findall("topic=([A-Z][a-z]+) ", line) for line in said] == [["Orders"], ["Other"]]
 
 
 def test_queues_that_are_built_again_are_listed_as_they_are_then(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from tests.support.golden import tree
 from tests.support.seeds import seed
 from tests.support.sparkless import dispatch
 from tests.support.tables import plain_columns, plain_rows
-from tests.support.wire import PlainLog
+from tests.support.wire import PlainLog, file_name
 
 __all__ = ["seed"]
 
@@ -377,3 +377,40 @@ def test_a_record_beyond_the_watermark_does_not_count(place: Place) -> None:
         assert recorded.end_offset > run.position
     place.dispatch()
     place.check()
+
+
+_LISTS = b"INNER_MULTI_DISPATCH\x01%s\x02INNER_MULTI_QUEUE_OFFSET\x01%s\x02"
+
+
+@pytest.mark.parametrize(
+    ("reason", "fields"),
+    [
+        ("queue_offset_gap", {"queue_offset": 3}),
+        ("bad_multi_dispatch", {"properties": _LISTS % (b"%LMQ%a", b"x")}),
+        ("topic_name", {"properties": _LISTS % (b"%LMQ%\x1b", b"0")}),
+    ],
+)
+def test_the_unit_of_a_message_that_is_listed_is_missed(
+    tmp_path: Path, reason: str, fields: dict[str, object]
+) -> None:
+    """The ledger lists the message for what is strange about it, and it has its unit all the same.
+    Without a record of ends the log alone tells of it."""
+    plain, store = PlainLog(1 << 12), tmp_path / "store"
+    plain.append(topic=b"Orders", queue_offset=0, body=b"")
+    plain.append(**{"topic": b"Orders", "queue_offset": 1, "body": b""} | fields)
+    plain.write(store / "commitlog")
+    (store / "broker.conf").write_text(
+        "mappedFileSizeCommitLog=4096\nmappedFileSizeConsumeQueue=200\n"
+        "enableMultiDispatch=true\nenableLmq=true\nmessageIndexEnable=false\n"
+    )
+    output = DerivedOutput(store, tmp_path / "output")
+    output.start()
+    (line,) = (output.state / "quarantine.jsonl").read_text().splitlines()
+    assert json.loads(line)["reason"] == reason
+    (output.state / "ends").unlink()
+    output.start()
+    (output.state / "ends").unlink()
+    path = output.root / "consumequeue" / "Orders" / "0" / file_name(0)
+    path.write_bytes(path.read_bytes()[:20].ljust(200, b"\0"))
+    with pytest.raises(StoreError, match="topic Orders queue 0"):
+        output.start()

@@ -8,6 +8,7 @@ real ones.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shutil
@@ -167,6 +168,12 @@ def test_a_torn_unit_is_not_the_last_that_is_kept(place: Place) -> None:
     assert comparable(place.outcome()) == comparable(ended_at(place, second))
 
 
+def listed_from(files: dict[str, bytes], offset: int) -> int:
+    """Lines of the ledger about this place of the log and later ones."""
+    lines = map(json.loads, files["reput/quarantine.jsonl"].splitlines())
+    return sum(line["physical_offset"] >= offset for line in lines)
+
+
 def test_a_dry_run_says_what_is_cut_and_changes_nothing(place: Place) -> None:
     """The figures are those of the log and of the files, counted otherwise."""
     start, at = place.spans[20][0], place.log.units_of(20)
@@ -181,6 +188,11 @@ def test_a_dry_run_says_what_is_cut_and_changes_nothing(place: Place) -> None:
     first, second = place.cuts
     note = f"spark checkpoint is at {second}: rewound at {first}"
     assert (plan.plan.start, plan.plan.notes) == (first, (note,))
+    assert plan.queues == len({queue for queues in place.log.queues[20:] for queue in queues})
+    assert plan.ledger_lines == listed_from(before, start)
+    damaged = place.spans[DAMAGED][0]
+    plan_of_damage = place.rewind(damaged, apply=False).rewind
+    assert plan_of_damage.ledger_lines == listed_from(before, damaged) > plan.ledger_lines
     assert found.batches == (1, 2)
     assert found.kept is None and not found.applied
     done = place.rewind(start + 5)
