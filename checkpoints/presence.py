@@ -254,13 +254,14 @@ class _Look:
 
     def _scan(self, start: int) -> Iterable[tuple[EntryName, list[int]]]:
         """The physical offsets of messages by their own queues, chunk by chunk; those of names that
-        no directory can have are left out."""
+        no directory can have, and those before their topic's begin, are left out."""
         if start >= self._end_offset:
             return
         for item in scan(self._log, start, self._end_offset, fail_on_data_loss=False):
-            for run in runs_of(item) if isinstance(item, PackedChunk) else ():
-                topic = topic_directory(run.topic)
-                if topic is not None and run.queue_id >= 0:
+            for whole in runs_of(item) if isinstance(item, PackedChunk) else ():
+                topic = topic_directory(whole.topic)
+                run = whole.since(self._settings.topic_begins.get(topic or "", 0))
+                if topic is not None and run is not None and run.queue_id >= 0:
                     name = EntryName(QueueKind.CONSUME, topic, run.queue_id)
                     yield name, run.units["offset"].tolist()
 

@@ -164,6 +164,8 @@ class _Check:
         self._log = log
         self._bound = bound
         self._takes = takes
+        begins = settings.topic_begins.items()
+        self._topic_begins = {topic.encode(): offset for topic, offset in begins}
         self._views: dict[QueueKey, QueueView] = {}
         self._ends: dict[QueueKey, int] = {}
         """The end of the last message with a unit, -1 without one, of each open queue."""
@@ -225,6 +227,8 @@ class _Check:
             name = topic_directory(topic)
             if name is None or queue_id < 0 or queue_offset < 0:
                 continue  # the ledger has it
+            if record.physical_offset < self._topic_begins.get(topic, 0):
+                continue  # an operator has left it out
             key = QueueKey(name, queue_id)
             if self._takes(key) and self._lacks(key, record, queue_offset):
                 return True
