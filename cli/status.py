@@ -234,7 +234,8 @@ def _parts(
     yield Record("", lines)
     for repeat in state.repeated[:SHOWN_REPEATS]:
         first = repeat.first_physical_offset
-        rebuild = command_line("rebuild", *place, "--topic", repeat.topic, "--from", str(first))
+        choice = ("--topic", repeat.topic, "--from", str(repeat.begin))
+        rebuild = command_line("rebuild", *place, *choice)
         yield (
             f"begin again topic {repeat.topic} queue {repeat.queue_id}: "
             f"{texts.counted(repeat.messages, 'message')} from physical offset {first} on are in "

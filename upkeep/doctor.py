@@ -155,7 +155,7 @@ class Doctor:
                 "offsets begin again; if the topic was made again and consumers shall see them, "
                 "rebuild it"
             )
-            choice = ("--topic", queue.topic, "--from", queue.first_physical_offset)
+            choice = ("--topic", queue.topic, "--from", queue.begin)
             yield Find("offsets_begin_again", text, self._command("rebuild", *choice))
         yield from self._damage()
         yield from self._moved()

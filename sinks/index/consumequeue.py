@@ -194,12 +194,20 @@ class ConsumeQueueWriter(QueueWriter[_Queue]):
                 self._begin_anew(queue, step)
             case Dropped():
                 if step.reason == QUEUE_OFFSET_SEEN_BEFORE:
-                    progress.repeats.note(queue.key, int(step.units[0]["offset"]), count)
+                    progress.repeats.note(queue.key, self._begin_of(queue, step), count)
                 if queue.ext is not None:
                     # RocketMQ writes ext units before it checks
                     queue.ext.put(step.run, step.first, step.last, self._unsynced)
                     queue.ext.advance()
                 self._list(step.entries(), counts)
+
+    def _begin_of(self, queue: _Queue, step: Dropped) -> int:
+        """Return where the messages begin of which some are dropped: at the one with queue offset
+        0, where that is the queue's last unit."""
+        last = queue.files.last_unit(queue.end.position)
+        if last is not None and self._queue_offset_at(queue.key, *last) == 0:
+            return last[0]
+        return int(step.units[0]["offset"])
 
     def _begin_anew(self, queue: _Queue, step: BegunAnew) -> None:
         """Remove the units of a queue whose messages are all gone, as a broker has done."""

@@ -41,6 +41,9 @@ class RepeatedOffsets:
     def warn(self) -> None:
         """Log what was dropped, a line for each of the first queues."""
         dropped = {key: repeat for key, repeat in self._queues.items() if repeat.count}
+        begins: dict[str, int] = {}
+        for key, repeat in dropped.items():
+            begins[key.topic] = min(repeat.begin, begins.get(key.topic, repeat.begin))
         for key, repeat in list(dropped.items())[:SHOWN_QUEUES]:
             topic = escaped(key.topic.encode())
             logger.warning(
@@ -48,7 +51,7 @@ class RepeatedOffsets:
                 "on are in no queue, since RocketMQ drops offsets that a queue has; if the topic "
                 "was deleted and made again, reput rebuild --topic %s --from %d gives its queues "
                 "to the new messages",
-                topic, key.queue_id, repeat.count, repeat.begin, topic, repeat.begin,
+                topic, key.queue_id, repeat.count, repeat.begin, topic, begins[key.topic],
             )  # fmt: skip
         if len(dropped) > SHOWN_QUEUES:
             logger.warning(

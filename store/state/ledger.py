@@ -103,6 +103,10 @@ class RepeatedQueue:
     queue_id: int
     messages: int
     first_physical_offset: int
+    """Place of the first message that was dropped."""
+    begin: int
+    """Where the topic's new messages begin, as far as is known: before those that were dropped
+    comes the one with queue offset 0, which has its unit."""
 
 
 def read_repeats(directory: Path) -> tuple[RepeatedQueue, ...]:
@@ -113,7 +117,8 @@ def read_repeats(directory: Path) -> tuple[RepeatedQueue, ...]:
             key = (entry.topic or "", entry.queue_id or 0)
             offsets.setdefault(key, []).append(entry.physical_offset)
     return tuple(
-        RepeatedQueue(*key, len(offsets[key]), min(offsets[key])) for key in sorted(offsets)
+        RepeatedQueue(*key, len(offsets[key]), min(offsets[key]), min(offsets[key]))
+        for key in sorted(offsets)
     )
 
 

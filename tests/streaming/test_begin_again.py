@@ -252,7 +252,7 @@ def test_offsets_that_begin_again_in_the_log_are_dropped_aloud(
     assert f"reput rebuild --topic Orders --from {begin}" in line
     assert units(site) == [at for _, at in site.offsets[:41]]
     status = read_status(site.output.settings(), site.output.root)
-    assert status.repeated == (RepeatedQueue("Orders", 0, 29, site.offsets[41][1]),)
+    assert status.repeated == (RepeatedQueue("Orders", 0, 29, site.offsets[41][1], begin),)
     before = tree(site.output.root / "consumequeue" / "Other")
 
     begins = topic_begins(site.output.root) | {"Orders": begin}

@@ -7,8 +7,8 @@ An unknown value is None, never 0 (a zero lag looks healthy).
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from reput.checkpoints.agreement import what_differs
@@ -21,7 +21,9 @@ from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import Window, records, walk
 from reput.store.log.logtail import LogTail
 from reput.store.log.record import Record
-from reput.store.queue.kinds import list_all_queues
+from reput.store.queue.consumequeue import QueueKey
+from reput.store.queue.kinds import QueueKind, list_all_queues
+from reput.store.queue.placement import unit_queue_offset
 from reput.store.queue.topics import check_topics
 from reput.store.queue.view import QueueView, open_view
 from reput.store.state.coverage import Coverage, holds_more, read_coverage
@@ -147,13 +149,29 @@ def read_status(
         coverage.bytes, coverage.line(settings.root, output), coverage, tuple(beyond),
         tuple(count for count in ledger if count.reason != QUEUE_OFFSET_GAP),
         sum(count.ranges for count in ledger if count.reason == QUEUE_OFFSET_GAP),
-        read_repeats(output / STATE_DIRECTORY)
+        _with_begins(read_repeats(output / STATE_DIRECTORY), output, settings, log)
         if any(count.reason == QUEUE_OFFSET_SEEN_BEFORE for count in ledger)
         else (),
         tuple(queues), follower_statuses(output, log_end),
     )  # fmt: skip
     log.close()
     return status
+
+
+def _with_begins(
+    repeats: Sequence[RepeatedQueue], output: Path, settings: StoreSettings, log: CommitLog
+) -> tuple[RepeatedQueue, ...]:
+    """Return the queues with the places from which to take their topics, so that no new message of
+    any of these queues is left out."""
+    begins: dict[str, int] = {}
+    for repeat in repeats:
+        key, begin = QueueKey(repeat.topic, repeat.queue_id), repeat.begin
+        files = QueueKind.CONSUME.open(output, key, settings)
+        last = files.last_unit(files.find_end(begin))
+        if last is not None and unit_queue_offset(log, settings.enable_lmq, key, *last) == 0:
+            begin = last[0]
+        begins[repeat.topic] = min(begin, begins.get(repeat.topic, begin))
+    return tuple(replace(repeat, begin=begins[repeat.topic]) for repeat in repeats)
 
 
 def queue_bounds(queue: QueueView, end: int | None) -> tuple[int, int]:
