@@ -18,7 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from reput.checkpoints.followers import read_follower_states
+from reput.checkpoints.followers import (
+    FollowerState,
+    read_follower_states,
+    write_follower_state,
+)
 from reput.checkpoints.history import read_history
 from reput.checkpoints.keptstate import KeptState, list_kept
 from reput.checkpoints.ownership import Ownership
@@ -346,7 +350,13 @@ def test_a_follower_gets_the_range_again(place: Place) -> None:
     config = DispatcherConfig(place.log.root, place.root, once=True, followers=(remote,))
     dispatch(config)
     rows, start = list(remote.rows), place.spans[20][0]
-    assert place.rewind(start).followers == ("remote",)
+    new = place.output.state / "followers" / "new.json"
+    new.write_text('{"name": "new", "target": "unknown yet"}')
+    write_follower_state(place.output.state, FollowerState("past", "", position=start))
+    # where a target stands that has not said so yet is not known
+    assert place.rewind(start).followers == ("new", "remote")
+    for name in ("new", "past"):
+        (place.output.state / "followers" / f"{name}.json").unlink()
     (state,) = read_follower_states(place.output.state)
     assert state.truncate_to == start
     assert remote.rows == rows
@@ -410,9 +420,13 @@ def test_batches_are_shown_with_what_the_log_has_of_them(place: Place) -> None:
     assert batch.messages == 14
     assert [(one.start, one.end) for one in batch.bad] == [place.spans[DAMAGED]]
     assert (batch.first_stored_ms, batch.last_stored_ms) == (1_700_000_011_000, 1_700_000_025_000)
+    assert batch.bad and read_batch(settings, place.root, None, 0).messages == 10
     place.rewind(place.spans[12][0])
     found = read_positions(settings, place.root, None)
     assert [one.end <= found.watermark for one in found.history.batches] == [True, False]
+    min((place.log.root / "commitlog").iterdir()).unlink()
+    gone = read_batch(settings, place.root, None, 0)
+    assert (gone.batch.end, gone.messages, gone.first_stored_ms) == (place.cuts[0], None, None)
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -427,7 +441,12 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 def test_damage_is_found_and_said(place: Place, name: str, how: str) -> None:
     """``check`` names the file, and what a start makes of it; a rewind by offset still works."""
     settings, path = place.output.settings(), place.output.state / name
-    assert check(settings, place.root, None).problems == ()
+    sound = check(settings, place.root, None)
+    assert (sound.problems, sound.next_start) == ((), (f"goes on at {place.cuts[1]}",))
+    place.config.abort_file.write_bytes(b"")
+    (_, note) = check(settings, place.root, None).next_start
+    assert note.endswith(f"a start clears what is beyond {place.watermark()}")
+    place.config.abort_file.unlink()
     data = path.read_bytes()
     damaged = DAMAGES[how](data)
     if name == "watermark":
