@@ -93,3 +93,32 @@ def test_all_that_a_repair_has_done_is_durable(place: Place) -> None:
     del disk["reput/abort"]
     assert disk == read_tree(place.root)
     assert open_files(place.root) == 0
+
+
+def test_a_range_may_be_in_a_line_that_cannot_be_read(place: Place) -> None:
+    """Damage that the ledger may list is none that came since: a repair goes on, and lists it."""
+    ledger = place.output.state / "quarantine.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    (number,) = [at for at, line in enumerate(lines) if b"zero_hole" in line]
+    ledger.write_bytes(b"".join([*lines[:number], b"#" + lines[number][1:], *lines[number + 1 :]]))
+    found = place.output.verify(repair=True)
+    assert found.damage == ()
+    assert {difference.damage for difference in found.differences} == {Damage.LINE}
+    healed = ledger.read_bytes().splitlines(keepends=True)
+    assert healed[-1] == lines[number]
+    assert b"damaged_ledger_line" in healed[number]
+    assert place.output.verify().differences == ()
+
+
+def test_a_watermark_that_was_lost_knows_where_the_index_begins(place: Place) -> None:
+    """An index that is built from the log's beginning on is whole, and is missed as a whole."""
+    before = read_watermark(place.output.state)
+    path = place.output.state / "watermark"
+    path.write_bytes(bytes(path.stat().st_size))
+    place.output.verify(repair=True)
+    after = read_watermark(place.output.state)
+    assert before and after
+    assert after.store_id != before.store_id
+    fields = ("end_offset", "last_record_offset", "last_record_crc", "last_store_timestamp")
+    for name in (*fields, "index_begin"):
+        assert getattr(after, name) == getattr(before, name), name
