@@ -130,7 +130,10 @@ def _places(common: Mapping[str, str]) -> list[str]:
         raise UsageError("option path is missing: the store's root directory")
     try:
         if PATHS in common:
-            return [local_path(place) for place in jsontext.parse(common[PATHS])]
+            places = jsontext.parse(common[PATHS])
+            if not isinstance(places, list) or not places or not all(map(_is_text, places)):
+                raise ValueError("must be a list of paths, in JSON")
+            return [local_path(place) for place in places]
         whole = local_path(common[PATH])
         if Path(whole).exists():
             return [whole]
@@ -138,6 +141,10 @@ def _places(common: Mapping[str, str]) -> list[str]:
     except ValueError as error:
         given = common.get(PATHS, common.get(PATH))
         raise UsageError(f"option path is {given!r}; it {error}") from error
+
+
+def _is_text(place: object) -> bool:
+    return isinstance(place, str)
 
 
 def _is_pattern(place: str) -> bool:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from reput.sources.commitlogoptions import CommitLogOptions
+from reput.sources.manystores import Stores
 from reput.sources.queueoptions import ConsumeQueueOptions
 from reput.store.errors import UsageError
 
@@ -33,3 +34,13 @@ def test_other_places_are_refused_with_the_way_out(given: dict[str, str], part: 
     """The scheme is that of a file alone."""
     with pytest.raises(UsageError, match=part):
         CommitLogOptions(given)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "5", "[5]", "null", '["/a", null]', '"/a"', '{"/a": 1}', "["]
+)
+def test_a_list_of_paths_is_a_list_of_texts(text: str) -> None:
+    """Spark makes the option of the list that ``load`` gets; a text is no list of its letters."""
+    with pytest.raises(UsageError, match=r"^option path is .*; it "):
+        Stores(CommitLogOptions, {"paths": text})
+    assert [*Stores(CommitLogOptions, {"paths": '["/a", "/b"]'}).by_root] == ["/a", "/b"]
