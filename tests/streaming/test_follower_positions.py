@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from reput.checkpoints.followers import follower_file
+from reput.checkpoints.followers import FollowerState, follower_file, write_follower_state
 from reput.store.errors import StoreError
 from reput.streaming import followers
 from tests.streaming.test_followers import Held
@@ -125,3 +125,19 @@ def test_a_cut_is_no_lost_position(golden: Golden, tmp_path: Path) -> None:
     follow(store, output, target, [end])
     follow(store, output, target, [end], expected[40])
     assert target.offsets == expected
+
+
+def test_counts_go_on_from_run_to_run(golden: Golden, tmp_path: Path, held: Held) -> None:
+    """Rows, losses and what was left out add up, in two writes of a run as well; the log has lost
+    nothing since."""
+    store, output = golden("plain"), tmp_path / "output"
+    expected, end = starts(store), log_end(store)
+    earlier = FollowerState(
+        held.name, held.description, rows=5, lost_bytes=7, internal_left_out=3, counts={"a": 2}
+    )
+    (output / "reput").mkdir(parents=True)
+    write_follower_state(output / "reput", earlier)
+    follow(store, output, held, [expected[20], end])
+    found = follower_state(output)
+    assert (found.rows, found.lost_bytes, found.internal_left_out) == (5 + len(expected), 7, 3)
+    assert (found.position, found.counts) == (end, {"a": 2})
