@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,7 @@ from reput.readers.messagestore import MessageStore
 from reput.readers.offsetreset import (
     OffsetChange,
     change_offsets,
+    check_group,
     clone,
     reset_to_earliest,
     reset_to_offset,
@@ -137,9 +139,65 @@ def test_an_output_takes_over_the_stores_offsets(tmp_path: Path) -> None:
                 live.root, live.output, partial(clone, source="g", target="i", topics=None),
                 apply=True,
             )  # fmt: skip
+            # a dry run, too, begins with what the output has from then on
+            back = partial(clone, source="i", target="g", topics=None)
+            shown = change_offsets(live.root, live.output, back, apply=False)
+            assert shown == [OffsetChange("g", "T", 0, 2, 2)]
     assert tree(live.root) == before[0]
     assert read_committed(live.output) == {("T", "g"): {0: 2}, ("T", "h"): {0: 2},
                                            ("T", "i"): {0: 2}}  # fmt: skip
+
+
+def test_offsets_that_a_group_loses_are_in_the_file_no_more(tmp_path: Path) -> None:
+    """Neither one of several, nor a pair of topic and group whose last one it was."""
+    written = {("A", "g"): {0: 1}, ("A", "h"): {0: 9, 1: 5}, ("B", "h"): {0: 3}}
+    write_offsets(tmp_path, written)
+    change_offsets(tmp_path, None, partial(clone, source="g", target="h", topics=None), apply=True)
+    assert read_committed(tmp_path) == {**written, ("A", "h"): {0: 1}}
+    lost = OffsetChange("h", "B", 0, 3, None)
+    assert change_offsets(tmp_path, None, lambda _: [lost], apply=True) == [lost]
+    text = (tmp_path / "config" / "consumerOffset.json").read_text()
+    assert sorted(re.findall(r'"(\w+@\w+)"', text)) == ["A@g", "A@h"]
+
+
+def test_a_broadcasting_group_is_a_group_and_a_topic_has_no_separator(tmp_path: Path) -> None:
+    """RocketMQ marks the first by a suffix, and takes the file's keys apart at the separator."""
+    write_offsets(tmp_path, {("A", "g"): {0: 1}})
+    plan = partial(clone, source="g", target="h@broadcast", topics=None)
+    change_offsets(tmp_path, None, plan, apply=True)
+    expected = {("A", "g"): {0: 1}, ("A", "h@broadcast"): {0: 1}}
+    assert read_committed(tmp_path) == expected
+    change = OffsetChange("g", "A@B", 0, None, 7)
+    with pytest.raises(UsageError, match="in topic A@B cannot be written"):
+        change_offsets(tmp_path, None, lambda _: [change], apply=True)
+    assert read_committed(tmp_path) == expected
+
+
+def test_a_group_is_known_by_its_offsets_or_to_the_broker(tmp_path: Path) -> None:
+    """Either will do; of any other one the name may be mistyped."""
+    offsets: Offsets = {TopicGroup("A", "billing"): {0: 1}}
+    with pytest.raises(NotFoundError, match=r"a group other; give"):
+        check_group(tmp_path, {}, "other")
+    config = tmp_path / "config"
+    config.mkdir()
+    table = '{"subscriptionGroupTable":{"new":{"groupName":"new"}}}'
+    (config / "subscriptionGroup.json").write_text(table)
+    for group in ("billing", "new"):
+        check_group(tmp_path, offsets, group)
+    with pytest.raises(NotFoundError, match=r"a group biling \(did you mean billing\?\)"):
+        check_group(tmp_path, offsets, "biling")
+
+
+def test_no_offset_is_written_into_a_store_s_data(tmp_path: Path) -> None:
+    """An output below its log would be taken for a part of it."""
+    with LiveStore(tmp_path) as live:
+        live.append_tags(b"a")
+        write_offsets(live.root, {("T", "g"): {0: 1}})
+        before, below = tree(live.root), live.root / "commitlog" / "output"
+        plan = partial(clone, source="g", target="h", topics=None)
+        with pytest.raises(UsageError, match="holds the data of a store"):
+            change_offsets(live.root, below, plan, apply=True)
+        assert tree(live.root) == before
 
 
 def test_no_offset_is_written_beside_another_writer(golden: Callable[[str], Path]) -> None:
