@@ -14,9 +14,17 @@ import pytest
 from reput.overlay.base.debts import read_timer_checkpoint
 from reput.overlay.brokerfiles import BrokerFiles
 from reput.overlay.delivery.waiting import NextOffsets
+from reput.overlay.debts import read_timer_checkpoint
+from reput.overlay.overlay import Overlay
+from reput.overlay.release import RELEASE_5_3_3, Writer
+from reput.overlay.waiting import NextOffsets
 from reput.store import fsops
+from reput.store.config import read_store_settings
 from reput.store.errors import NoSpaceError, StoreError
+from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record
+from tests.overlay.test_snapshot import dead_letter
+from tests.readers.stores import SmallStore
 from tests.support.processes import became
 
 SECONDS = 30.0
@@ -32,6 +40,8 @@ class Files:
         self.offsets: dict[int, int] = {}
         self.timers: int | None = None
         self.is_complete = True
+        self.counters: dict[str, int] = {}
+        """The version of each file, as read last."""
 
     def open(self) -> BrokerFiles:
         return BrokerFiles(
@@ -44,6 +54,7 @@ class Files:
     def read(self, name: str, table: str) -> dict[str, Any]:
         document = json.loads((self.root / "config" / f"{name}.json").read_bytes())
         assert document["dataVersion"].keys() == {"counter", "stateVersion", "timestamp"}
+        self.counters[name] = document["dataVersion"]["counter"]
         found: dict[str, Any] = document[table]
         return found
 
@@ -144,16 +155,19 @@ def test_they_follow_while_the_overlay_is_open(files: Files) -> None:
         assert (files.root / "abort").read_text() == str(os.getpid())
         assert files.read("delayOffset", "offsetTable") == {}
         files.offsets[3] = 7
+        before = files.counters["delayOffset"]
         assert became(lambda: files.read("delayOffset", "offsetTable") == {"3": 7}, SECONDS)
+        # by a version that is as it was a broker's peers see no change
+        assert files.counters["delayOffset"] > before
         opened.note_queue(b"%DLQ%g", 0)
         assert became(lambda: "%DLQ%g" in files.read("topics", "topicConfigTable"), SECONDS)
-        before = [path.stat() for path in sorted((files.root / "config").iterdir())]
+        kept = [path.stat() for path in sorted((files.root / "config").iterdir())]
         files.offsets[4] = 1
     assert files.read("delayOffset", "offsetTable") == {"3": 7, "4": 1}
     after = [path.stat() for path in sorted((files.root / "config").iterdir())]
-    assert len(after) == len(before)
+    assert len(after) == len(kept)
     # what is as it was is not written again
-    assert after[-1].st_ino == before[-1].st_ino
+    assert after[-1].st_ino == kept[-1].st_ino
     assert not (files.root / "abort").exists()
 
 
@@ -179,6 +193,26 @@ def test_abort_stays_where_something_is_missing(
         assert became(lambda: "no room" in caplog.text, SECONDS)
     assert (files.root / "abort").exists()
     assert caplog.text.count("no room") == 1
+
+
+def test_abort_goes_where_a_later_write_has_succeeded(
+    files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk was full for a while, twice: each time a line says so."""
+    replace_file = fsops.replace_file
+
+    def refuse(*_: object) -> None:
+        raise NoSpaceError("no room")
+
+    with files.open(), caplog.at_level(logging.ERROR, "reput"):
+        for count in (1, 2):
+            monkeypatch.setattr(fsops, "replace_file", refuse)
+            files.offsets[1] = count
+            assert became(lambda: caplog.text.count("no room") == count, SECONDS)  # noqa: B023
+            monkeypatch.setattr(fsops, "replace_file", replace_file)
+            expected = {"1": count}
+            assert became(lambda: files.read("delayOffset", "offsetTable") == expected, SECONDS)  # noqa: B023
+    assert not (files.root / "abort").exists()
 
 
 def test_timer_messages_go_on_with_the_first_that_waits(files: Files) -> None:
@@ -207,3 +241,26 @@ def test_damaged_topics_are_not_overwritten(files: Files) -> None:
     (files.root / "config" / "topics.json").write_text('{"topicConfigTable":')
     with pytest.raises(StoreError, match=r"topics\.json"), files.open():
         pass
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_abort_stays_where_the_log_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """All that is durable is in its queue; a broker must look for what a failed write has left."""
+    small = SmallStore(tmp_path / "store")
+    small.append()
+    base = read_store_settings(small.write())
+
+    def failing(_appender: LogAppender) -> None:
+        raise OSError(5, "a bad disk")
+
+    with Overlay(base, base.root, Writer(RELEASE_5_3_3, ("10.0.0.9", 10912))) as overlay:
+        (stored,) = dead_letter(overlay).result(SECONDS)
+        # the next one is another message
+        overlay.answered(stored)
+        if fails:
+            monkeypatch.setattr(LogAppender, "sync", failing)
+            with pytest.raises(OSError, match="a bad disk"):
+                dead_letter(overlay).result(SECONDS)
+    assert (overlay.root / "abort").exists() is fails

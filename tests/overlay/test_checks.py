@@ -232,6 +232,13 @@ def test_a_broker_that_runs_again_asks_itself(caplog: pytest.LogCaptureFixture) 
     assert "process 77: 1 open transactions are left to it" in line
 
 
+def test_a_group_s_transactions_may_be_of_several_topics() -> None:
+    """A client that may not publish one of them is asked about none."""
+    ends = Ends(None, None, None)
+    ends.found = [replace(one, topic=b"U") if n == 1 else one for n, one in enumerate(ends.found)]
+    assert ends.opened().topics == {GROUP: {TOPIC, b"U"}}
+
+
 def test_a_half_that_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
     """It stays open, and a line says so; a rollback needs none."""
     ends = Ends(None, None)

@@ -65,15 +65,18 @@ def entries(output: Path) -> dict[int, Entry]:
 
 def test_a_record_waits_until_one_names_it(writer: Writer, tmp_path: Path) -> None:
     """It says when it is due, and to which group it belongs."""
-    first, second = writer.waiting(), writer.waiting(-2)
+    first, second, beyond = writer.waiting(), writer.waiting(-2), writer.waiting(-3, level=7)
     delivered = writer.append(RETRIES, first)
     found = entries(tmp_path)
     assert {place: entry.kind for place, entry in found.items()} == {
         second.physical_offset: Kind.WAITING, delivered.physical_offset: Kind.DELIVERED,
+        beyond.physical_offset: Kind.WAITING,
     }  # fmt: skip
-    entry = found[second.physical_offset]
-    assert (entry.group, entry.level) == ("g", 2)
-    assert entry.due_ms == second.store_timestamp + HOUR
+    # levels beyond the last are the last, as where a broker had more of them before
+    for record in (second, beyond):
+        entry = found[record.physical_offset]
+        assert (entry.group, entry.level) == ("g", 2)
+        assert entry.due_ms == record.store_timestamp + HOUR
 
 
 def test_a_retry_is_consumed_or_sent_back(writer: Writer, tmp_path: Path) -> None:
@@ -84,7 +87,9 @@ def test_a_retry_is_consumed_or_sent_back(writer: Writer, tmp_path: Path) -> Non
     again = writer.waiting(retries[1])
     dead = writer.append(DEAD, retries[2])
     others = writer.waiting(retries[3], topic="%RETRY%h")
-    left = {retries[3], retries[4], again, dead, others}
+    # one of the base that has the place of a retry in another log
+    bases = writer.waiting(-(retries[4].physical_offset + 1))
+    left = {retries[3], retries[4], again, dead, others, bases}
     assert set(entries(tmp_path)) == {record.physical_offset for record in left}
 
 

@@ -449,6 +449,14 @@ def test_what_a_level_passed_over_is_not_owed(tmp_path: Path) -> None:
     assert find_debts(read_store_settings(base), base).places == (last.physical_offset,)
 
 
+@pytest.mark.parametrize("field", ["born_timestamp", "reconsume_times"])
+def test_a_message_of_other_values_is_another_one(tmp_path: Path, field: str) -> None:
+    """The second of two with one key and body is delivered: the first was passed over."""
+    base, second = tmp_path / "base", replace(delayed(b"x", 10_001), **{field: 7})  # type: ignore[arg-type]
+    made(base, delayed(b"x", 10_000), second, replace(second, topic=b"T", store_timestamp=12_000))
+    assert find_debts(read_store_settings(base), base).places == ()
+
+
 @pytest.mark.parametrize("has_queues", [True, False])
 @pytest.mark.parametrize(("set_back", "is_owed"), [(1_000_000, False), (500_000, True)])
 def test_a_clock_that_was_set_back(

@@ -38,8 +38,10 @@ class _Commits:
         self._lock = lock
         self.failure: StoreError | None = None
         self.delivered_at: Future[int] = Future()
+        self.records: list[Record] = []
 
-    def submit(self, _records: list[Record]) -> NoReturn:
+    def submit(self, records: list[Record]) -> NoReturn:
+        self.records = records
         self.delivered_at.set_result(self._lock.now)
         self.failure = StoreError("nothing is written any more")
         raise self.failure
@@ -60,3 +62,49 @@ def test_a_delivery_is_made_when_it_is_due(writer: Writer, delay_ms: int) -> Non
         waiting, lock, commits, lambda _: record, writer, lambda: lock.now, lambda: None
     ):
         assert commits.delivered_at.result(60) == NOW + delay_ms
+
+
+def waiting_at(place: int, body: bytes, level: int, due: int, real_queue_id: int = 0) -> Record:
+    """A retry that waits for a level of as many seconds, and is due then."""
+    text = b"REAL_TOPIC\x01%%RETRY%%group\x02REAL_QID\x01%d\x02DELAY\x01%d\x02" % (
+        real_queue_id, level,
+    )  # fmt: skip
+    return Record(
+        topic=b"SCHEDULE_TOPIC_XXXX", queue_id=level - 1, body=body, physical_offset=place,
+        store_timestamp=due - 1000 * level, properties=text, property_map=parse(text),
+    )  # fmt: skip
+
+
+def delivered(writer: Writer, own: Record, owed: Record, base_pid: int | None) -> list[Record]:
+    """The first commit of an overlay whose own record and one of its base are due together."""
+    waiting, lock = WaitingRecords((1000, 2000)), _Lock()
+    waiting.owe(owed)
+    waiting.note(own)
+    records = {False: own, True: owed}
+    commits: Any = _Commits(lock)
+    with Deliveries(
+        waiting, lock, commits, lambda place: records[place.is_base], writer, lambda: lock.now,
+        lambda: base_pid,
+    ):  # fmt: skip
+        assert commits.delivered_at.result(60) == NOW
+    found: list[Record] = commits.records
+    return found
+
+
+@pytest.mark.parametrize("own_level", [1, 2])
+def test_a_broker_that_is_back_delivers_what_waits_beside_the_overlay_s(
+    writer: Writer, own_level: int
+) -> None:
+    """Whichever of the two comes first: the level of the base's is the other one."""
+    own = waiting_at(0, b"own", own_level, NOW)
+    owed = waiting_at(0, b"owed", 3 - own_level, NOW)
+    assert [one.body for one in delivered(writer, own, owed, base_pid=77)] == [b"own"]
+    both = delivered(writer, own, owed, base_pid=None)
+    assert [one.body for one in both] == [b"own", b"owed"][:: 3 - 2 * own_level]
+
+
+def test_a_retry_of_the_base_comes_to_queue_0(writer: Writer) -> None:
+    """One of the overlay's own keeps its queue: its group has as many there as it wants."""
+    own, owed = (waiting_at(0, body, 1, NOW, 2) for body in (b"own", b"owed"))
+    found = {one.body: one.queue_id for one in delivered(writer, own, owed, base_pid=None)}
+    assert found == {b"own": 2, b"owed": 0}

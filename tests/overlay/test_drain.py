@@ -107,7 +107,8 @@ def test_a_broker_takes_a_dead_letter_for_one(attempts: int) -> None:
 
 def test_a_message_of_a_topic_goes_there() -> None:
     """Delivered, it neither waits nor asks for a time; waiting for a time, it still does."""
-    times = {"TIMER_OUT_MS": "5000", "TIMER_DELAY_SEC": "3", "TIMER_DEQUEUE_MS": "1"}
+    times = {"TIMER_OUT_MS": "5000", "TIMER_DELAY_SEC": "3", "TIMER_DELAY_MS": "4",
+             "TIMER_DELIVER_MS": "5", "TIMER_ENQUEUE_MS": "1", "TIMER_DEQUEUE_MS": "1"}  # fmt: skip
     record = record_of(b"Topic", UNIQ_KEY="K", REAL_QID="3", DELAY="2", **times)
     message = drained(record, entry_of(record, Kind.DELIVERED), 0)
     assert values_of(message) == {"UNIQ_KEY": "K"}
@@ -143,6 +144,7 @@ def test_a_message_without_a_key_gets_one_of_its_place() -> None:
     [
         {"reconsume_times": 3}, {"body": b"other"}, {"born_timestamp": 6},
         {"properties": "ORIGIN_MESSAGE_ID"}, {"properties": "DELAY"}, {"properties": "UNIQ_KEY"},
+        {"properties": "REAL_TOPIC"},
     ],
     ids=str,
 )  # fmt: skip
@@ -212,11 +214,13 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def run(contents: Contents, broker: PlainBroker, target: str = TARGET) -> Drained:
+def run(
+    contents: Contents, broker: PlainBroker, target: str = TARGET, now_ms: int = NOW
+) -> Drained:
     notes = DrainNotes(contents.root)
     notes.check_target(target)
     with DrainJournal(notes, contents.root, target) as journal:
-        return Drain(contents, notes, journal, broker, lambda: NOW).run(lambda _: None)
+        return Drain(contents, notes, journal, broker, lambda: now_ms).run(lambda _: None)
 
 
 def kinds(records: Sequence[Record]) -> Counter[object]:
@@ -264,6 +268,54 @@ def test_a_message_in_the_broker_stands_for_one_of_ours(
         done = run(contents, broker)
     assert (done.found, done.sent.total()) == ((1, 2) if stores_unanswered else (0, 3))
     assert len(broker.stored) == 3
+
+
+WAITING = (
+    (b"SCHEDULE_TOPIC_XXXX", "%RETRY%g"), (b"SCHEDULE_TOPIC_XXXX", "Topic"),
+    (b"rmq_sys_wheel_timer", "%RETRY%g"), (b"rmq_sys_wheel_timer", "Topic"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def waits(tmp_path: Path) -> Path:
+    """An overlay in which a retry and a message of a topic wait for a level of 5 s, and a retry and
+    a message of a topic for a time in 5 s."""
+    (tmp_path / "overlay").mkdir()
+    with LogAppender(tmp_path / "overlay") as appender:
+        for number, (topic, real) in enumerate(WAITING):
+            names = {"UNIQ_KEY": f"K{number}", "REAL_TOPIC": real, "REAL_QID": "0"}
+            if topic == WAITING[-1][0]:
+                names["TIMER_OUT_MS"] = str(NOW + 4000)
+            one = replace(record_of(topic, **names), sys_flag=0, queue_id=1)
+            appender.append(one)
+    return tmp_path
+
+
+@pytest.mark.parametrize("passed_ms", [0, 3999, 4000, 5000])
+def test_what_waits_has_a_level_for_the_rest(waits: Path, passed_ms: int) -> None:
+    """A retry has one in any case, since a broker gives it attempts of its own; what asks for a
+    time of its own still does. What is due waits no more."""
+    broker = PlainBroker()
+    with opened_contents(waits) as contents:
+        assert run(contents, broker, now_ms=NOW + passed_ms).sent == {Kind.WAITING: 4}
+    level = {0: b"2", 3999: b"2", 4000: b"1", 5000: b"0"}[passed_ms]
+    values = [one.property_map for one in broker.stored]
+    assert [each.get(b"DELAY") for each in values[:3]] == [
+        level, None if passed_ms == 5000 else level, level,
+    ]  # fmt: skip
+    assert (b"DELAY" in values[3], values[3][b"TIMER_DELIVER_MS"]) == (False, b"%d" % (NOW + 5000))
+
+
+def test_a_message_is_looked_for_with_the_level_that_it_was_sent_with(waits: Path) -> None:
+    """Less is left to wait when the next run looks for it."""
+    broker = PlainBroker()
+    broker.answers = 0
+    with opened_contents(waits) as contents:
+        with pytest.raises(StoreError, match="no answer"):
+            run(contents, broker)
+        broker.answers = 1 << 30
+        done = run(contents, broker, now_ms=NOW + 4500)
+    assert (done.found, done.sent, len(broker.stored)) == (1, {Kind.WAITING: 3}, 4)
 
 
 def test_a_key_of_too_many_messages_is_left_to_a_person(root: Path) -> None:

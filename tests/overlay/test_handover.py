@@ -216,6 +216,24 @@ def test_any_part_of_what_waited_is_delivered(base: Path) -> None:
         shutil.rmtree(directory)
 
 
+def test_the_wheel_does_not_go_back(base: Path) -> None:
+    """It had passed the second of a message that it has not delivered, as after a power cut."""
+    path = base / "config/timercheck"
+    places = find_debts(read_store_settings(base), base).places
+    (timer,) = (
+        one for one in log_records(base) if one.physical_offset in places and one.body[:1] == b"t"
+    )
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">q", data, 0, out_ms(timer) + 10_000)
+    path.write_bytes(data)
+    serve(base, LATER)
+    found, directory = handed(base)
+    assert ("timer", "delivered", False) in outcomes(found)
+    moved = read_timer_checkpoint(directory)
+    assert moved is not None
+    assert moved.next_time == out_ms(timer) + 10_000
+
+
 def test_a_broker_that_keeps_its_offsets_in_rocksdb(base: Path) -> None:
     (base / "config/rdb").mkdir()
     serve(base, last_time(base), (19, True), (20, True))

@@ -64,7 +64,7 @@ def test_a_queue_that_was_paused_is_read_when_it_comes_back(tmp_path: Path) -> N
 
 
 def test_a_position_that_was_moved_back_to_an_earlier_commit_is_committed(tmp_path: Path) -> None:
-    """Also where the member had begun there."""
+    """The member had begun there."""
     with LiveStore(tmp_path) as live:
         live.append_tags(b"a", b"b")
         live.dispatch()
@@ -109,6 +109,21 @@ def test_a_queue_without_messages_keeps_a_position_that_is_not_dispatched(tmp_pa
             assert consumer.positions == {queue_of(0): 1, queue_of(1): 3}
             live.dispatch()
             assert [one.message.record.body for one in consumer.poll()] == [b"3"]
+
+
+def test_a_log_that_goes_on_in_its_next_file_is_not_dispatched_whole(tmp_path: Path) -> None:
+    """Messages that are not dispatched begin there, and the file before ends with a BLANK."""
+    with LiveStore(tmp_path) as live:
+        live.append([Record(topic=b"T", body=b"first")])
+        live.dispatch()
+        stored = live.append(Record(topic=b"T", body=bytes(40_000)) for _ in range(2))
+        assert [one.physical_offset // (1 << 16) for one in stored] == [0, 1]
+        with Consumer(live.root, GROUP, {"T": None}, output=live.output) as consumer:
+            live._dispatcher.run(stored[0].physical_offset + stored[0].total_size)
+            for is_whole in (False, True):
+                consumer.store.refresh()
+                assert consumer.store.log.is_dispatched_whole() is is_whole
+                live.dispatch()
 
 
 def test_every_queue_has_its_turn(tmp_path: Path) -> None:

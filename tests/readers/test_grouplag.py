@@ -68,6 +68,18 @@ def test_what_is_unknown_in_one_queue_is_unknown_in_the_sum(tmp_path: Path) -> N
     assert [one.lag for one in found if one.group == "one"] == [Lag(0, 0, None, 0.0), UNKNOWN]
     assert total(one.lag for one in found if one.group == "one") == UNKNOWN
     assert total([]) == Lag(0, 0, None, 0.0)
+    # a time that is known in one of two is that of neither
+    assert total([Lag(1, 9, NOW_MS, 1.0), UNKNOWN]) == UNKNOWN
+
+
+def test_a_message_of_a_clock_that_is_ahead_has_no_age(tmp_path: Path) -> None:
+    """The broker's clock is before ours by a second; no alert shall see a lag below zero."""
+    small = SmallStore(tmp_path)
+    small.append(store_timestamp=NOW_MS + 1000)
+    small.write()
+    write_offsets(tmp_path, {("Topic", "g"): {0: 0}})
+    size = small.log.spans[0][1]
+    assert [one.lag for one in lags(tmp_path)] == [Lag(1, size, NOW_MS + 1000, 0.0)]
 
 
 def test_a_lag_without_its_first_record_has_no_age(tmp_path: Path) -> None:

@@ -20,10 +20,12 @@ from tests.support.remoting import Answer, Client, heartbeat, served
 from tests.support.sparkless import dispatch
 from tests.support.wire import read_log
 
-PULL, QUERY_MESSAGE, QUERY, UPDATE, VIEW, HEART_BEAT = 11, 12, 14, 15, 33, 34
-RESET, WHO, RUNNING_INFO, CLONE, BROKER_STATS, CQ = 222, 300, 307, 314, 317, 321
+PULL, QUERY_MESSAGE, QUERY, UPDATE, VIEW, HEART_BEAT, UNREGISTER = 11, 12, 14, 15, 33, 34, 35
+RESET, WHO, TIME_SPAN, RUNNING_INFO, CLONE, BROKER_STATS, CQ = 222, 300, 303, 307, 314, 317, 321
 CORRECTION, DIRECTLY, TO_CLIENT = 308, 309, 220
 FOUND, BUSY, MOVED, NOT_FOUND = 0, 2, 21, 22
+TOPICS = 206
+FOUND, MOVED, NOT_FOUND = 0, 21, 22
 MESSAGES = 10
 ROLLED_BACK = 3 << 2
 
@@ -104,12 +106,48 @@ def test_a_member_follows_a_reset_at_its_next_pull(port: int) -> None:
         assert (answer.code, answer.ext["nextBeginOffset"]) == (MOVED, str(MESSAGES))
         assert committed(admin) == MESSAGES
         assert first.ask(PULL, pull(0)).code == FOUND
+        # that the first one follows says nothing about the second
+        assert second.ask(UPDATE, place(commitOffset=4)).code == 0
+        assert committed(admin) == MESSAGES
         assert first.ask(UPDATE, place(1, commitOffset=2)).code == 0
         assert committed(admin, 1) == MESSAGES
         assert second.ask(QUERY, place()).ext == {"offset": str(MESSAGES)}
         assert second.ask(PULL, pull(0)).code == FOUND
         assert admin.ask(UPDATE, place(commitOffset=1)).code == 0
         assert committed(admin) == 1
+
+
+def test_a_reset_leaves_the_pulls_of_other_groups(port: int) -> None:
+    """Both wait at the end of the same queue; the second one's next answer is another request's."""
+    with Client(port) as member, Client(port) as other, Client(port) as admin:
+        for client, group in ((member, "group"), (other, "others")):
+            assert client.ask(HEART_BEAT, {}, heartbeat("c", group, "Topic")).code == 0
+            client.send(PULL, pull(MESSAGES, consumerGroup=group))
+            # requests are answered in their order: the pull waits
+            client.ask(QUERY, place(consumerGroup=group))
+        assert admin.ask(UPDATE, place(commitOffset=8)).code == 0
+        assert admin.ask(RESET, reset(1003)).code == 0
+        asked = other.send(QUERY, place(consumerGroup="others"))
+        found = other.receive()
+        while not found.header["flag"] & 1:
+            found = other.receive()
+        assert found.opaque == asked
+
+
+def test_a_later_reset_takes_the_place_of_one_that_nobody_followed(port: int) -> None:
+    """The member left before it knew; when it comes back it goes on where the second one leads."""
+    with Client(port) as admin:
+        with Client(port) as member:
+            assert member.ask(HEART_BEAT, {}, heartbeat("c", "group", "Topic")).code == 0
+            assert offsets(admin.ask(RESET, reset(1003))) == {0: 3, 1: 3}
+            left = {"clientID": "c", "consumerGroup": "group"}
+            assert member.ask(UNREGISTER, left).code == 0
+        assert offsets(admin.ask(RESET, reset(1007))) == {0: 7, 1: 7}
+        with Client(port) as member:
+            assert member.ask(HEART_BEAT, {}, heartbeat("c", "group", "Topic")).code == 0
+            assert member.ask(PULL, pull(7)).code == FOUND
+            assert member.ask(UPDATE, place(commitOffset=8)).code == 0
+            assert committed(admin) == 8
 
 
 def test_where_a_reset_leads(port: int) -> None:
@@ -321,4 +359,53 @@ def test_units_and_statistics(port: int) -> None:
         assert client.ask(UPDATE, place(commitOffset=8)).code == 0
         stats = client.ask(BROKER_STATS, {"isOrder": "false"}).body.decode()
         assert stats.endswith('"totalDiff":12,"totalInflightDiff":0}')
+        # what was pulled and is not committed is on its way
+        assert client.ask(PULL, pull(8, sysFlag=4, subscription="*")).code == FOUND
+        stats = client.ask(BROKER_STATS, {"isOrder": "false"}).body.decode()
+        assert stats.endswith('"totalDiff":12,"totalInflightDiff":2}')
         assert client.ask(BROKER_STATS, {"isOrder": "true"}).body.decode().count("offsetTable") == 0
+        assert client.ask(UPDATE, place(commitOffset=MESSAGES)).code == 0
+        spans = client.ask(TIME_SPAN, {"topic": "Topic", "group": "group"}).json
+        found = {one["messageQueue"]["queueId"]: one for one in spans["consumeTimeSpanSet"]}
+        times = ("minTimeStamp", "maxTimeStamp", "consumeTimeStamp")
+        assert [[found[n][name] for name in times] for n in (0, 1)] == [
+            [1000, 1009, 1009], [1000, 1009, 1000],
+        ]  # fmt: skip
+        assert (found[0]["delayTime"], found[1]["delayTime"] > 1_000_000_000_000) == (0, True)
+
+
+def test_ordered_topics_alone(store: Path) -> None:
+    """A topic that its broker declares to be ordered is told apart from others."""
+    (store / "config").mkdir(exist_ok=True)
+    table = '{"topicConfigTable":{"Topic":{"topicName":"Topic","order":true,"perm":6}}}'
+    (store / "config" / "topics.json").write_text(table)
+    with served(store) as port, Client(port) as client:
+        assert client.ask(UPDATE, place(commitOffset=8)).code == 0
+        for is_ordered in ("true", "false"):
+            stats = client.ask(BROKER_STATS, {"isOrder": is_ordered}).body.decode()
+            assert stats.endswith('"totalDiff":12,"totalInflightDiff":0}')
+
+
+def test_offsets_before_a_queue_s_beginning_correct_nothing(tmp_path: Path) -> None:
+    """The log has lost the messages of the group that lags most."""
+    small = SmallStore(tmp_path / "store")
+    for _ in range(60):
+        small.append(body=bytes(20))
+    store = small.write()
+    (store / "commitlog" / f"{0:020}").unlink()
+    with served(store) as port, Client(port) as client:
+        for group, offset in (("lags", 0), ("a", 50), ("b", 55)):
+            fields = place(consumerGroup=group, commitOffset=offset)
+            assert client.ask(UPDATE, fields).code == 0
+        found = client.ask(CORRECTION, {"topic": "Topic"}).body.decode()
+        assert configjson.parse(found) == {"correctionOffsets": {"0": 50}}
+
+
+def test_a_group_that_broadcasts_is_known_by_its_name(store: Path) -> None:
+    """RocketMQ marks the offsets of such a group by a suffix, which is no part of the name."""
+    (store / "config").mkdir(exist_ok=True)
+    text = '{"offsetTable":{"Topic@all@broadcast":{0:1}}}'
+    (store / CONSUMER_OFFSET_FILE).write_text(text)
+    with served(store) as port, Client(port) as client:
+        assert client.ask(WHO, {"topic": "Topic"}).json == {"groupList": ["all"]}
+        assert client.ask(TOPICS).json["topicList"] == ["%RETRY%all", "Topic"]

@@ -345,6 +345,33 @@ def test_locks_end() -> None:
     assert locks.lock("g", "b", queues) == queues
 
 
+def test_a_lock_that_has_ended_is_nobody_s() -> None:
+    """No consumer holds it, and the file over a restart does not name its owner; until a client
+    asks for a lock again nothing is swept."""
+    now = [0.0]
+    locks = Locks(lambda: now[0])
+    assert locks.lock("g", "a", [("T", 0)]) == [("T", 0)]
+    now[0] = LOCK_SECONDS / 2
+    assert locks.lock("g", "b", [("T", 1)]) == [("T", 1)]
+    assert locks.owners() == {"g": {"a": {"T": [0]}, "b": {"T": [1]}}}
+    now[0] = LOCK_SECONDS
+    assert (locks.owners(), locks.holds("g")) == ({"g": {"b": {"T": [1]}}}, True)
+    now[0] += LOCK_SECONDS
+    assert (locks.owners(), locks.holds("g")) == ({}, False)
+
+
+def test_a_member_that_connects_anew_stays(port: int) -> None:
+    """The end of its old connection is no end of its membership; it ends that of another group,
+    in which the client has spoken over the old one alone."""
+    with Client(port) as other, Client(port) as new:
+        with Client(port) as old:
+            for group in ("g7", "g8"):
+                assert old.ask(HEART_BEAT, {}, heartbeat("a", group, "Topic_1")).code == 0
+            assert new.ask(HEART_BEAT, {}, heartbeat("a", "g7", "Topic_1")).code == 0
+        assert became(lambda: members(other, "g8") == [], WAIT_SECONDS)
+        assert members(other, "g7") == ["a"]
+
+
 @pytest.mark.parametrize("knows", ["the group", "the locks"])
 def test_the_loss_of_a_connection_makes_no_lock_last_longer(knows: str) -> None:
     """Neither a lock that ends sooner by itself, nor one whose owner was lost a moment before."""

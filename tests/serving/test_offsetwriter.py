@@ -150,3 +150,24 @@ def test_an_offset_that_is_removed_during_a_failed_write_stays_away(
 
     asyncio.run(run())
     assert read_committed(tmp_path) == {KEY: {1: 5}}
+
+
+def test_an_offset_that_is_removed_before_it_is_written_stays_away(tmp_path: Path) -> None:
+    """Other offsets of the moment are written, and a group without offsets is none any more."""
+
+    async def run() -> None:
+        writer = OffsetWriter(tmp_path, tmp_path)
+        for key in (KEY, OTHER):
+            writer.store(key, 0, 5)
+        writer.remove(KEY, 0)
+        assert writer.offsets == {OTHER: {0: 5}}
+        appending = asyncio.create_task(writer.append())
+        assert await asyncio.to_thread(
+            became, lambda: OTHER in (read_committed(tmp_path) or {}), LONGEST_SECONDS
+        )
+        assert read_committed(tmp_path) == {OTHER: {0: 5}}
+        appending.cancel()
+        await writer.close()
+
+    asyncio.run(run())
+    assert read_committed(tmp_path) == {OTHER: {0: 5}}

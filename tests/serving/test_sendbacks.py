@@ -23,17 +23,19 @@ from reput.overlay.records.copies import SendBack, level_delivered, message_id, 
 from reput.overlay.records.release import RELEASE_5_3_3, Writer
 from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record
+from reput.store.state.consumeroffset import TopicGroup, read_committed
 from tests.readers.stores import SmallStore
 from tests.support.golden import log_records, tree
 from tests.support.processes import became
 from tests.support.remoting import Answer, Client, heartbeat, served, served_stores
 
-SEND, QUERY, MAX, VIEW, SEND_BACK, LOCK, ROUTE, SEND_V2, SEND_BATCH = (
-    10, 14, 30, 33, 36, 41, 105, 310, 320,
+SEND, QUERY, UPDATE, MAX, VIEW, SEND_BACK, LOCK, ROUTE, SEND_V2, SEND_BATCH = (
+    10, 14, 15, 30, 33, 36, 41, 105, 310, 320,
 )  # fmt: skip
 WAITS = "SCHEDULE_TOPIC_XXXX"
 HOUR_MS = 3_600_000
-QUEUES = {"group": {}, "many": {"retryQueueNums": 3}, "none": {"retryQueueNums": 0}}
+QUEUES = {"group": {}, "many": {"retryQueueNums": 3}, "none": {"retryQueueNums": 0},
+          "few": {"retryMaxTimes": 1}}  # fmt: skip
 SETTINGS = "brokerName=B\nmessageDelayLevel=1h 1h 1h 1h\n"
 BODIES = (b"first", b"second", b"third")
 
@@ -344,6 +346,38 @@ def test_a_message_sent_to_a_retry_topic(server: Served, clock: Clock, code: int
     assert send(j=3, l=2).code == 0
     (dead,) = server.stored("%DLQ%group")
     assert (dead.reconsume_times, dead.property_map[b"DELAY"]) == (3, b"-1")
+
+
+def test_what_a_client_does_not_say(server: Served) -> None:
+    """The group's largest number of attempts counts, none were made, and one that is sent back has
+    sixteen; of a group without retry queues a message goes to the only one."""
+    fields = message(b="%RETRY%few", j=2)
+    del fields["l"]
+    assert server.twin.ask(SEND_V2, fields, b"body").code == 0
+    fields = message(b="%RETRY%none")
+    del fields["j"], fields["l"]
+    assert server.twin.ask(SEND_V2, fields, b"body").code == 0
+    dead, waiting = server.stored()
+    assert (dead.topic, dead.reconsume_times) == (b"%DLQ%few", 2)
+    assert (waiting.topic, waiting.reconsume_times) == (WAITS.encode(), 0)
+    assert waiting.property_map[b"REAL_QID"] == b"0"
+    asked = of(server.copies[0])
+    del asked["maxReconsumeTimes"], asked["delayLevel"]
+    assert server.base.ask(SEND_BACK, asked).code == 0
+    (*_, sent) = server.stored()
+    assert (sent.topic, sent.property_map[b"DELAY"]) == (WAITS.encode(), b"3")
+
+
+def test_a_question_of_a_tool_is_no_begin(server: Served) -> None:
+    """It is told where the group would begin; nothing of it is kept, as by a member's question."""
+    place = {"topic": "%RETRY%group", "queueId": 0, "consumerGroup": "group"}
+    assert server.twin.ask(QUERY, place).ext == {"offset": "0"}
+    # whatever was to be written is there with this commit
+    place["consumerGroup"] = "many"
+    assert server.twin.ask(UPDATE, {**place, "commitOffset": 0}).code == 0
+    overlay = server.output / "overlay"
+    assert became(lambda: bool(read_committed(overlay)), 30)
+    assert read_committed(overlay) == {TopicGroup("%RETRY%group", "many"): {0: 0}}
 
 
 @pytest.mark.parametrize("is_base", [True, False])
