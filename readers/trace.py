@@ -9,6 +9,7 @@ of ``MessageType``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -43,6 +44,9 @@ _NUMBERS = ("time", "body_length", "cost_ms", "retry_times", "context_code")
 _FLAGS = ("success", "from_transaction_check")
 TYPES = ("normal", "half", "committed", "delayed", "ordered")
 """``MessageType``: Normal_Msg, Trans_Msg_Half, Trans_msg_Commit, Delay_Msg, Order_Msg."""
+_TYPES = {str(number): name for number, name in enumerate(TYPES)}
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
+"""A long; whoever may send a message may write a trace, and anything into it."""
 
 
 def decode(text: str) -> Iterator[dict[str, Any]]:
@@ -63,11 +67,11 @@ def decode(text: str) -> Iterator[dict[str, Any]]:
 
 def _value(name: str, text: str) -> object:
     if name in _NUMBERS:
-        return int(text) if text.lstrip("-").isdecimal() else None
+        return int(text) if _NUMBER.fullmatch(text) else None
     if name in _FLAGS:
         return text == "true"
     if name == "message_type":
-        return TYPES[int(text)] if text.isdecimal() and int(text) < len(TYPES) else text
+        return _TYPES.get(text, text)
     # a Java client writes what it does not know as its null
     return None if text in ("", "null") else text
 
