@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from reput.overlay.delivery.ahead import DeliveriesAhead
@@ -86,19 +86,31 @@ class Deliveries:
         while (places := self._next_due()) is not None:
             if any(place.is_base for place in places) and self._base_came_back():
                 continue
-            made = [self._ahead.take(place) or self._delivered(place) for place in places]
-            records = [record for record in made if record is not None]
-            if not records:
-                continue
-            try:
-                self._commits.submit(records).result()
-            except StoreError as error:
-                if self._commits.failure is not None:
-                    return  # the next start delivers them
-                level = logging.DEBUG if isinstance(error, BusyError) else logging.WARNING
-                logger.log(level, "%d deliveries wait: %s", len(records), error)
+            made = [(place, self._ahead.take(place) or self._delivered(place)) for place in places]
+            records = {place: record for place, record in made if record is not None}
+            if records and not self._is_written(records):
+                return
+
+    def _is_written(self, records: Mapping[Source, Record]) -> bool:
+        """Write deliveries, or give up those that the log cannot hold. False where nothing is
+        written any more: the next start delivers them. What waits after an error is due again."""
+        try:
+            self._commits.submit([*records.values()]).result()
+        except StoreError as error:
+            if self._commits.failure is not None:
+                return False
+            if isinstance(error, BusyError):
+                logger.debug("%d deliveries wait: %s", len(records), error)
                 with self._lock:
                     self._lock.wait_for(lambda: self._is_closed, RETRY_SECONDS)
+            elif len(records) > 1:
+                # all or none of them were written, and one may be in the way of the others
+                return all(self._is_written({place: one}) for place, one in records.items())
+            else:
+                logger.error("not delivered: %s", error)
+                with self._lock:
+                    self._waiting.give_up(*records)
+        return True
 
     def _base_came_back(self) -> bool:
         """Whether the base's broker delivers what waits there."""

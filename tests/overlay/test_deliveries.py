@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -11,9 +13,16 @@ import pytest
 from reput.overlay.delivery.deliveries import MAX_PAUSE_SECONDS, Deliveries
 from reput.overlay.delivery.waiting import WaitingRecords
 from reput.overlay.records.release import Writer
+from reput.overlay.deliveries import MAX_PAUSE_SECONDS, Deliveries
+from reput.overlay.overlay import Overlay
+from reput.overlay.release import RELEASE_5_3_3, Writer
+from reput.overlay.waiting import WaitingRecords
+from reput.store.config import read_store_settings
 from reput.store.errors import StoreError
+from reput.store.log.appender import LogAppender
 from reput.store.log.properties import parse
 from reput.store.log.record import Record
+from tests.support.golden import log_records
 
 NOW = 1_700_000_000_000
 LATEST_DELAY_MS = 3 * int(MAX_PAUSE_SECONDS * 1000)
@@ -108,3 +117,26 @@ def test_a_retry_of_the_base_comes_to_queue_0(writer: Writer) -> None:
     own, owed = (waiting_at(0, body, 1, NOW, 2) for body in (b"own", b"owed"))
     found = {one.body: one.queue_id for one in delivered(writer, own, owed, base_pid=None)}
     assert found == {b"own": 2, b"owed": 0}
+
+
+def test_a_message_that_the_log_cannot_hold_keeps_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is larger than a file of the overlay's log, and due together with others: it is passed
+    over with one line, and the next start tries it again."""
+    base, born = tmp_path / "base", 1_700_000_000_000
+    base.mkdir()
+    with LogAppender(base, file_size=1 << 18) as appender:
+        for body in (b"first", bytes(1 << 17), b"last"):
+            appender.append(waiting_at(0, body, 1, born))
+        appender.sync()
+    monkeypatch.setattr("reput.overlay.overlay.FILE_SIZE", 1 << 16)
+    settings, writer = read_store_settings(base), Writer(RELEASE_5_3_3, ("10.0.0.9", 10912))
+    for _ in range(2):
+        caplog.clear()
+        overlay = Overlay(settings, base, writer, now_ms=lambda: 2 * born)
+        with overlay, overlay._lock:
+            assert overlay._lock.wait_for(lambda: not overlay._waiting.due(2 * born), 30)  # noqa: B023
+        assert [one.body for one in log_records(overlay.root)] == [b"first", b"last"]
+        lines = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+        assert [line.startswith("not delivered: a message of 131") for line in lines] == [True]
