@@ -79,6 +79,17 @@ def test_a_group_that_is_forbidden_later_gets_nothing_more(
     assert became(lambda: client.ask(PULL, pull()).code == NO_PERMISSION, SECONDS)
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("1", 0), ("+1", 0), ("-1", 0), ("1_0", 1), (" 1", 1), ("1 ", 1), ("0x1", 1), ("", 1),
+     ("1.0", 1), ("\u0663", 1), ("9223372036854775807", 0), ("9223372036854775808", 1),
+     ("-9223372036854775808", 0), ("-9223372036854775809", 1)],
+)  # fmt: skip
+def test_a_number_is_a_long_as_java_reads_it(client: Client, text: str, code: int) -> None:
+    """A broker refuses others, but for digits of other scripts, which no client sends."""
+    assert client.ask(SEARCH, place(timestamp=text)).code == code
+
+
 def test_each_question_about_a_queue_sees_what_has_come(small: SmallStore, client: Client) -> None:
     """No pull or other question has to come first: the earliest time, and the offset of a time."""
     for queue_id in (1, 2):
