@@ -148,7 +148,7 @@ class BrokerFiles:
         try:
             self._write()
             self._has_failed = False
-        except StoreError as error:
+        except (StoreError, OSError) as error:
             if not self._has_failed:
                 logger.error("a broker could not go on in the overlay now: %s", error)
             self._has_failed = True

@@ -34,7 +34,7 @@ from reput.overlay.records.sources import Source
 from reput.overlay.snapshot import Part, Snapshots
 from reput.store.brokerlock import broker_pid
 from reput.store.config import StoreSettings, read_store_settings
-from reput.store.errors import RefusedMessageError
+from reput.store.errors import RefusedMessageError, StoreError, error_text
 from reput.store.files import OVERLAY_DIRECTORY
 from reput.store.log import java
 from reput.store.log.appender import LogAppender
@@ -277,9 +277,15 @@ class Overlay:
         self._pipeline.advance(durable_end)
 
     def _read(self, place: Source) -> Record | None:
+        """The record at a place; None where the log does not have it any more, or the disk does not
+        give it."""
         log = self._base_log if place.is_base else self._log
-        found = log.record_starting_at(place.physical_offset)
-        if not isinstance(found, Record):
-            log.refresh()
+        try:
             found = log.record_starting_at(place.physical_offset)
+            if not isinstance(found, Record):
+                log.refresh()
+                found = log.record_starting_at(place.physical_offset)
+        except (StoreError, OSError) as error:
+            logger.warning("the record at %s cannot be read: %s", place, error_text(error))
+            return None
         return found if isinstance(found, Record) else None

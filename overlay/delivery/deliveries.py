@@ -68,6 +68,8 @@ class Deliveries:
         self._now_ms = now_ms
         self._base_pid = base_pid
         self._ahead = DeliveriesAhead()
+        self._at_once = AT_ONCE
+        """Deliveries of the next commit."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="reput-deliveries", daemon=True)
 
@@ -92,22 +94,23 @@ class Deliveries:
                 return
 
     def _is_written(self, records: Mapping[Source, Record]) -> bool:
-        """Write deliveries, or give up those that the log cannot hold. False where nothing is
-        written any more: the next start delivers them. What waits after an error is due again."""
+        """Write deliveries, all or none: of what the log cannot hold, give up a single one, or have
+        each tried alone. False where nothing is written any more: the next start delivers
+        them."""
         try:
             self._commits.submit([*records.values()]).result()
+        except BusyError as error:
+            logger.debug("%d deliveries wait: %s", len(records), error)
+            with self._lock:
+                self._lock.wait_for(lambda: self._is_closed, RETRY_SECONDS)
         except StoreError as error:
             if self._commits.failure is not None:
                 return False
-            if isinstance(error, BusyError):
-                logger.debug("%d deliveries wait: %s", len(records), error)
-                with self._lock:
-                    self._lock.wait_for(lambda: self._is_closed, RETRY_SECONDS)
-            elif len(records) > 1:
-                # all or none of them were written, and one may be in the way of the others
-                return all(self._is_written({place: one}) for place, one in records.items())
+            if len(records) > 1:
+                self._at_once = 1
             else:
                 logger.error("not delivered: %s", error)
+                self._at_once = AT_ONCE
                 with self._lock:
                     self._waiting.give_up(*records)
         return True
@@ -135,7 +138,8 @@ class Deliveries:
                 if self._is_closed:
                     return None
                 if due:
-                    return due[:AT_ONCE]
+                    return due[: self._at_once]
+                self._at_once = AT_ONCE
                 soon = self._ahead.missing(self._waiting, now)
                 if not soon:
                     next_due = self._waiting.next_due()

@@ -215,6 +215,22 @@ def test_abort_goes_where_a_later_write_has_succeeded(
     assert not (files.root / "abort").exists()
 
 
+def test_they_follow_again_once_the_base_s_settings_can_be_read(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its folder was in the way for a while."""
+    config, aside = files.base / "config", files.base / "aside"
+    with files.open(), caplog.at_level(logging.ERROR, "reput"):
+        config.rename(aside)
+        config.touch()
+        files.offsets[1] = 1
+        assert became(lambda: "Not a directory" in caplog.text, SECONDS)
+        config.unlink()
+        aside.rename(config)
+        assert became(lambda: files.read("delayOffset", "offsetTable") == {"1": 1}, SECONDS)
+    assert not (files.root / "abort").exists()
+
+
 def test_timer_messages_go_on_with_the_first_that_waits(files: Files) -> None:
     """The wheel of a broker that was there before has others."""
     checkpoint = files.root / "config" / "timercheck"
