@@ -148,8 +148,12 @@ class Pulling:
             return self._answer(pull, result)
         if asked.suspend_seconds > 0:
             self._hold(pull)
-            self._store.refresh()
-            return self._woken(pull)
+            try:
+                self._store.refresh()
+                return self._woken(pull)
+            except (ReputError, OSError):
+                self._release(pull)
+                raise
         self._store.refresh()
         return self._answer(pull, self._look(pull, offset))
 
@@ -178,7 +182,12 @@ class Pulling:
 
     def _moved(self, pull: _Pull, offset: int) -> Frame:
         """Return the answer that sends a client to the offset to which its group was reset."""
-        ext = _ext(pull.asked.sys_flags, offset, *self._store.queue(*pull.queue).bounds())
+        try:
+            bounds = self._store.queue(*pull.queue).bounds()
+        except (ReputError, OSError):
+            # it is told once, and goes there whatever the bounds are
+            bounds = offset, offset
+        ext = _ext(pull.asked.sys_flags, offset, *bounds)
         return pull.request.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext)
 
     def end_reset(self, changes: Iterable[OffsetChange]) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from reput.serving import connection
+from reput.readers.queuereader import QueueReader
 from reput.store import configjson
 from reput.store.files import CONSUMER_OFFSET_FILE
 from reput.store.log import properties
@@ -132,6 +136,33 @@ def test_a_reset_leaves_the_pulls_of_other_groups(port: int) -> None:
         while not found.header["flag"] & 1:
             found = other.receive()
         assert found.opaque == asked
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_member_follows_although_its_queue_cannot_be_read(
+    port: int, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    """It is told once: a pull that was answered with an error would be followed by commits from
+    where it was."""
+
+    def unreadable(_queue: QueueReader) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "consumequeue/Topic/0")
+
+    names = {"srcGroup": "source", "destGroup": "group", "topic": "", "offline": "false"}
+    with Client(port) as member, Client(port) as admin:
+        assert admin.ask(UPDATE, place(consumerGroup="source", commitOffset=3)).code == 0
+        assert member.ask(HEART_BEAT, {}, heartbeat("c", "group", "Topic")).code == 0
+        if waits:
+            pulled = member.send(PULL, pull(MESSAGES))
+            member.ask(QUERY, place())
+        monkeypatch.setattr(QueueReader, "bounds", unreadable)
+        assert admin.ask(CLONE, {**names}).code == 0
+        if not waits:
+            pulled = member.send(PULL, pull(MESSAGES))
+        told = member.receive()
+        while told.opaque != pulled or not told.header["flag"] & 1:
+            told = member.receive()
+        assert (told.code, told.ext["nextBeginOffset"]) == (MOVED, "3")
 
 
 def test_a_later_reset_takes_the_place_of_one_that_nobody_followed(port: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import threading
 from collections import Counter
@@ -12,8 +14,10 @@ import pytest
 from reput.readers.getranges import RangeReader
 from reput.serving import admission, pulling
 from reput.serving.connection import Connection
+from reput.readers.queuereader import QueueReader
+from reput.serving import holds, pulling
 from reput.serving.frame import Codec, Frame, encode
-from tests.serving.test_pulling import FOUND, MOVED, PULL, Live, live, pull
+from tests.serving.test_pulling import FOUND, MOVED, PULL, Live, held, live, pull
 from tests.support.remoting import Client, served
 
 __all__ = ["live"]
@@ -104,3 +108,22 @@ def test_a_pull_that_waited_is_answered_in_its_encoding(live: Live, codec: Codec
         client.socket.settimeout(60)
         head = client.socket.recv(8, socket.MSG_WAITALL)
     assert head[4] == codec
+
+
+def test_a_pull_that_fails_as_it_begins_to_wait_waits_no_longer(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks once more once it is registered; who was answered with an error keeps no place."""
+    monkeypatch.setattr(holds, "MAX_HOLDS", 1)
+    get_ranges, fails = QueueReader.get_ranges, iter([False, True])
+
+    def looked(*arguments: Any, **more: Any) -> Any:
+        if next(fails, False):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), "consumequeue/Topic/0")
+        return get_ranges(*arguments, **more)
+
+    with served(live.small.root) as port, Client(port) as client:
+        monkeypatch.setattr(QueueReader, "get_ranges", looked)
+        answer = client.ask(PULL, pull(1, sysFlag=6))
+        assert (answer.code, "Input/output error" in answer.header["remark"]) == (1, True)
+        assert held(client, pull(1, sysFlag=6)) == [True]
