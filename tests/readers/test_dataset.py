@@ -243,17 +243,22 @@ def test_every_value_of_an_answer_is_json(golden: Callable[[str], Path], call: C
     }  # fmt: skip
 
 
-def test_sql_command(golden: Callable[[str], Path], call: Call) -> None:
-    """JSON lines, and a line for a query that is none."""
+def test_sql_command(
+    golden: Callable[[str], Path], call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JSON lines, with times in UTC wherever it runs, and a line for a query that is none."""
     store = golden("plain")
     known = log_records(store)
-    done = reput("sql", store, "select physicalOffset, storeTimestamp from messages order by 1")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    columns = "physicalOffset, storeTimestamp, storeTimestamp::varchar as text"
+    done = reput("sql", store, f"select {columns} from messages order by 1")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["physicalOffset"] for row in rows] == [one.physical_offset for one in known]
     assert [datetime.fromisoformat(row["storeTimestamp"]) for row in rows] == [
         at(one.store_timestamp) for one in known
     ]
+    assert {row["text"][-3:] for row in rows} == {"+00"}
     wrong = call("sql", store, "select nothing from nowhere")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("reput: error: the query cannot be run")

@@ -15,7 +15,7 @@ from tests.support.remoting import Client, heartbeat, served
 
 PULL, QUERY, SEARCH, MAX, EARLIEST, HEART_BEAT = 11, 14, 29, 30, 32, 34
 FOUND, NO_PERMISSION, NOT_FOUND, PARSE_FAILED = 0, 16, 22, 23
-SECONDS = 60.0
+SECONDS = 30.0
 
 
 @pytest.fixture

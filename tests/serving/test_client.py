@@ -92,6 +92,14 @@ def test_a_name_server_s_only_broker(small: SmallStore, tmp_path: Path) -> None:
         only_broker(HOST, ports[0])
 
 
+def test_the_only_broker_is_its_master() -> None:
+    """A slave takes no messages, wherever the table has it."""
+    addresses = '{"1":"10.0.0.2:10911","0":"10.0.0.1:10911","2":"10.0.0.3:10911"}'
+    body = f'{{"brokerAddrTable":{{"b":{{"brokerAddrs":{addresses}}}}}}}'
+    with answering(encode(Frame(0, 1, RESPONSE, body=body.encode()))) as port:
+        assert only_broker(HOST, port) == "10.0.0.1:10911"
+
+
 @pytest.mark.parametrize("code", [0, 10, 11, 12])
 def test_a_send_that_a_slave_or_a_disk_got_late_is_stored(code: int) -> None:
     """SUCCESS, FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE and FLUSH_SLAVE_TIMEOUT: to send it again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import shutil
@@ -15,8 +16,11 @@ import pytest
 
 from reput.serving.connection import Connection
 from reput.serving.transactions import check_body, check_fields
+from reput.serving.groups import Groups
+from reput.serving.transactions import Transactions, check_body, check_fields
 from reput.store.log import record
 from reput.store.log.record import Record
+from tests.overlay.test_checks import Ends
 from tests.overlay.test_debts import plain_lock
 from tests.readers.stores import SmallStore
 from tests.serving.aclrequests import signed
@@ -305,6 +309,37 @@ def test_accounts_answer_for_topics_that_they_publish(base: Path, output: Path) 
         assert ends(output) == []
         assert ask("publisher") == 0
     assert ends(output) == [("Tx", -36894)]
+
+
+class _Producer:
+    """A connection, as far as it is asked about transactions."""
+
+    def __init__(self, *, is_open: bool = True, is_writable: bool = True) -> None:
+        self.is_open, self.is_writable = is_open, is_writable
+        self.asked: list[dict[str, str]] = []
+
+    def notify(self, _code: int, fields: dict[str, str], _body: bytes) -> None:
+        self.asked.append(fields)
+
+
+def test_only_a_producer_that_listens_is_asked() -> None:
+    """A check counts once it is sent: not to one whose connection has ended, that takes nothing of
+    what it is sent, or that was silent for two minutes, as long as a broker keeps it."""
+    found: list[int] = []
+
+    async def ask(silent_seconds: float) -> None:
+        open_ones: Any = Ends(None).open
+        asking = Transactions("b", open_ones, Groups(lambda *_: None))
+        now = asyncio.get_running_loop().time()
+        fine, others = _Producer(), [_Producer(is_open=False), _Producer(is_writable=False)]
+        connections: Any = {**dict.fromkeys(others, now), fine: now - silent_seconds}
+        assert asking._ask_one("p", connections, 1 << 40) is bool(fine.asked)
+        assert [one.asked for one in others] == [[], []]
+        found.append(len(fine.asked))
+
+    for seconds in (0.0, 119.0, 121.0):
+        asyncio.run(ask(seconds))
+    assert found == [1, 1, 0]
 
 
 @pytest.mark.parametrize("name", ["g533", "g551"])
