@@ -83,8 +83,11 @@ def test_a_commit_between_the_records_of_a_half_ends_it(tmp_path: Path) -> None:
     base, sent = tmp_path / "base", 10_000_000
     again = half(b"k", born=sent, more=b"TRANSACTION_CHECK_TIMES\x011\x02")
     commit = replace(half(b"k", born=sent), topic=b"T", sys_flag=8)
-    records = [half(b"k", born=sent), commit, again, half(b"l", born=sent + 3)]
-    dispatched(base, [replace(one, store_timestamp=sent + n) for n, one in enumerate(records)])
+    later = sent + 1_000_000
+    records = [half(b"k", born=sent), commit, again, half(b"l", born=later)]
+    times = (sent, sent + 1, sent + 2, later)
+    pairs = zip(records, times, strict=True)
+    dispatched(base, [replace(one, store_timestamp=time) for one, time in pairs])
     note(base, 1)
     found = find_halves(read_store_settings(base), base)
     assert [[place.queue_offset for place in one.places] for one in found.open] == [[2]]
