@@ -14,10 +14,8 @@ import pytest
 from reput.overlay.base.debts import read_timer_checkpoint
 from reput.overlay.brokerfiles import BrokerFiles
 from reput.overlay.delivery.waiting import NextOffsets
-from reput.overlay.debts import read_timer_checkpoint
 from reput.overlay.overlay import Overlay
-from reput.overlay.release import RELEASE_5_3_3, Writer
-from reput.overlay.waiting import NextOffsets
+from reput.overlay.records.release import RELEASE_5_3_3, Writer
 from reput.store import fsops
 from reput.store.config import read_store_settings
 from reput.store.errors import NoSpaceError, StoreError

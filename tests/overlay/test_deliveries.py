@@ -12,11 +12,8 @@ import pytest
 
 from reput.overlay.delivery.deliveries import MAX_PAUSE_SECONDS, Deliveries
 from reput.overlay.delivery.waiting import WaitingRecords
-from reput.overlay.records.release import Writer
-from reput.overlay.deliveries import MAX_PAUSE_SECONDS, Deliveries
 from reput.overlay.overlay import Overlay
-from reput.overlay.release import RELEASE_5_3_3, Writer
-from reput.overlay.waiting import WaitingRecords
+from reput.overlay.records.release import RELEASE_5_3_3, Writer
 from reput.store.config import read_store_settings
 from reput.store.errors import StoreError
 from reput.store.log.appender import LogAppender

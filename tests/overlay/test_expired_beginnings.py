@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from reput.overlay.debts import find_debts
-from reput.overlay.halves import find_halves
+from reput.overlay.base.debts import find_debts
+from reput.overlay.base.halves import find_halves
 from reput.store.config import read_store_settings
 from reput.store.log.appender import LogAppender
 from reput.store.log.record import Record

@@ -12,8 +12,8 @@ from typing import NoReturn
 
 import pytest
 
-from reput.serving import connection
 from reput.readers.queuereader import QueueReader
+from reput.serving import connection
 from reput.store import configjson
 from reput.store.files import CONSUMER_OFFSET_FILE
 from reput.store.log import properties

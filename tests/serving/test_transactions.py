@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from reput.serving.connection import Connection
-from reput.serving.transactions import check_body, check_fields
 from reput.serving.groups import Groups
 from reput.serving.transactions import Transactions, check_body, check_fields
 from reput.store.log import record

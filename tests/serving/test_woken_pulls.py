@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from reput.readers.getranges import RangeReader
-from reput.serving import admission, pulling
-from reput.serving.connection import Connection
 from reput.readers.queuereader import QueueReader
-from reput.serving import holds, pulling
+from reput.serving import admission, holds, pulling
+from reput.serving.connection import Connection
 from reput.serving.frame import Codec, Frame, encode
 from tests.serving.test_pulling import FOUND, MOVED, PULL, Live, held, live, pull
 from tests.support.remoting import Client, served
