@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,6 +16,7 @@ from reput.overlay.delivery.deliveries import MAX_PAUSE_SECONDS, Deliveries
 from reput.overlay.delivery.waiting import WaitingRecords
 from reput.overlay.overlay import Overlay
 from reput.overlay.records.release import RELEASE_5_3_3, Writer
+from reput.overlay.records.sources import Source
 from reput.store.config import read_store_settings
 from reput.store.errors import StoreError
 from reput.store.log.appender import LogAppender
@@ -139,3 +142,33 @@ def test_a_message_that_the_log_cannot_hold_keeps_no_other_waiting(
         assert [one.body for one in log_records(overlay.root)] == [b"first", b"last"]
         lines = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
         assert [line.startswith("not delivered: a message of 131") for line in lines] == [True]
+
+
+def test_a_record_that_the_disk_does_not_give_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error in its place would end the thread that delivers. It is there again with the disk."""
+    base, due = tmp_path / "base", 1_700_000_000_000
+    base.mkdir()
+    with LogAppender(base, file_size=4096) as appender:
+        appender.append(waiting_at(0, b"body", 1, due))
+        appender.sync()
+    pread = os.pread
+
+    def from_a_bad_disk(fd: int, size: int, offset: int) -> bytes:
+        if Path(f"/proc/self/fd/{fd}").readlink().is_relative_to(base / "commitlog"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(fd, size, offset)
+
+    writer, place = (
+        Writer(RELEASE_5_3_3, ("10.0.0.9", 10912)),
+        Source(is_base=True, physical_offset=0),
+    )
+    with Overlay(read_store_settings(base), base, writer, now_ms=lambda: 0) as overlay:
+        found = overlay._read(place)
+        assert found is not None and found.body == b"body"
+        monkeypatch.setattr(os, "pread", from_a_bad_disk)
+        assert overlay._read(place) is None
+        monkeypatch.setattr(os, "pread", pread)
+        assert overlay._read(place) == found
+    assert "cannot be read: " in caplog.text
