@@ -148,10 +148,10 @@ def test_a_record_that_the_disk_does_not_give_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error in its place would end the thread that delivers. It is there again with the disk."""
-    base, due = tmp_path / "base", 1_700_000_000_000
+    base = tmp_path / "base"
     base.mkdir()
     with LogAppender(base, file_size=4096) as appender:
-        appender.append(waiting_at(0, b"body", 1, due))
+        appender.append(Record(topic=b"topic", body=b"body"))
         appender.sync()
     pread = os.pread
 
@@ -164,7 +164,7 @@ def test_a_record_that_the_disk_does_not_give_is_passed_over(
         Writer(RELEASE_5_3_3, ("10.0.0.9", 10912)),
         Source(is_base=True, physical_offset=0),
     )
-    with Overlay(read_store_settings(base), base, writer, now_ms=lambda: 0) as overlay:
+    with Overlay(read_store_settings(base), base, writer, now_ms=lambda: NOW) as overlay:
         found = overlay._read(place)
         assert found is not None and found.body == b"body"
         monkeypatch.setattr(os, "pread", from_a_bad_disk)
