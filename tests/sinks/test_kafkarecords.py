@@ -21,7 +21,7 @@ from reput.sinks.kafka import mirror
 from reput.sinks.kafka.records import Arena, Headers, KafkaRecords, RecordBatch, _LateFutures
 from reput.sinks.kafka.topics import TopicNames, TopicSelection
 from reput.sinks.kafka.transactions import KafkaSettings, KafkaTransactions
-from reput.store.errors import StoreError
+from reput.store.errors import StoreError, UsageError
 from reput.store.rows.rowschema import ROWS_SCHEMA
 
 Pairs = list[tuple[str, bytes]]
@@ -322,3 +322,32 @@ def test_a_records_future_is_made_once_and_ends_with_its_batch() -> None:
     batch.produce_future.success((70, None, ValueError))
     assert [future.exception.args for future in (futures[1], futures[2])] == [(1,), (2,)]
     assert all(future.failed() for future in futures)
+
+
+@pytest.mark.parametrize(
+    ("most_bytes", "most_seconds", "is_due"),
+    [(999, 1e9, False), (998, 1e9, True), (1 << 40, 0.0, True)],
+)
+def test_a_transaction_is_due_by_its_size_or_its_age(
+    monkeypatch: pytest.MonkeyPatch, most_bytes: int, most_seconds: float, is_due: bool
+) -> None:
+    """Of all of its messages; one that is not open is never due."""
+    monkeypatch.setattr(reput.sinks.kafka.transactions, "TRANSACTION_BYTES", most_bytes)
+    monkeypatch.setattr(reput.sinks.kafka.transactions, "TRANSACTION_SECONDS", most_seconds)
+    to = transactions(Sent(monkeypatch))
+    assert not to.commit_is_due
+    for size in (900, 98):
+        to.send(columns([Message(0, None, b"v" * size, [], 0)]))
+    assert to.commit_is_due is is_due
+
+
+def test_settings_of_kafkas_clients() -> None:
+    """Each broker's address, and the user's own settings, which go before ours."""
+    client = {"request_timeout_ms": 7, "security_protocol": "SSL"}
+    settings = KafkaSettings("a:1,b:2", "i" * 100, client=client)
+    found = KafkaTransactions(settings, "", "test")._client()
+    assert found["bootstrap_servers"] == ["a:1", "b:2"]
+    assert client.items() <= found.items()
+    for store_id in ("i" * 101, "", "a.b"):
+        with pytest.raises(UsageError, match="1 to 100 letters"):
+            KafkaSettings("a:1", store_id)

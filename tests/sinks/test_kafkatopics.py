@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from hashlib import sha256
 
 import pytest
 
@@ -99,6 +100,16 @@ def test_a_format_without_a_place_or_with_what_kafka_forbids_is_refused() -> Non
     ):
         with pytest.raises(UsageError, match="the format of Kafka's topic names is"):
             TopicNames(template)
+
+
+def test_names_and_formats_of_the_greatest_length() -> None:
+    """A name of 249 characters stays, and a longer one ends in a digest; what a format adds takes
+    half of that at most."""
+    assert TopicNames().of("x" * 249) == "x" * 249
+    assert TopicNames().of("x" * 250) == "x" * 205 + f".xfe{sha256(b'x' * 250).hexdigest()[:40]}"
+    assert TopicNames("p" * 124 + "{topic}").of("T") == "p" * 124 + "T"
+    with pytest.raises(UsageError, match="up to 124 letters"):
+        TopicNames("p" * 125 + "{topic}")
 
 
 def test_rocketmqs_own_topics_are_left_out_unless_chosen() -> None:

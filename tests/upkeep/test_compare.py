@@ -18,6 +18,7 @@ import pytest
 from reput.store.errors import StoreError, UsageError
 from reput.store.state.built import hash_slot_count
 from reput.upkeep.compare import KINDS, StoreDifference, compare_stores
+from tests.support.processes import open_files
 
 GOLDEN_SLOTS = {"plain": 5000, "mixed": 1000, "ext": 5000, "batch": 5000}
 CHANGES = 25
@@ -347,3 +348,82 @@ def test_slots_that_are_no_number(tmp_path: Path, value: str) -> None:
     path.write_text(f"maxHashSlotNum={value}\n")
     with pytest.raises(UsageError, match=f"maxHashSlotNum in {path} is '{value}'"):
         hash_slot_count([tmp_path])
+
+
+UNIT = struct.pack(">qiq", 100, 50, 7)
+
+
+def made_store(root: Path, files: tuple[bytes, ...], *queues: str) -> Path:
+    """A store of queues with the same files, of four units each."""
+    for queue in queues or ("T/0",):
+        directory = root / "consumequeue" / queue
+        directory.mkdir(parents=True)
+        for number, data in enumerate(files):
+            (directory / f"{80 * number:020}").write_bytes(data.ljust(80, b"\0"))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("before", "last", "is_spare"),
+    [
+        (4 * UNIT, b"", True),
+        (3 * UNIT, b"", False),
+        (4 * UNIT, UNIT, False),
+        (4 * UNIT, bytes(60) + UNIT, False),
+    ],
+    ids=["spare", "before-its-time", "unit", "last-unit"],
+)
+def test_an_empty_file_after_a_full_one_is_no_difference(
+    tmp_path: Path, before: bytes, last: bytes, is_spare: bool
+) -> None:
+    """RocketMQ leaves one for a message that it drops; any other last file is a difference. A
+    checkpoint that neither side has is not compared."""
+    left = made_store(tmp_path / "left", (before, last))
+    right = made_store(tmp_path / "right", (before,))
+    for pair in ((left, right), (right, left)):
+        found = compare_stores(*pair)
+        assert found.compared == {"consumequeue": 1}
+        named = [] if is_spare else [f"file {80:020}"]
+        assert [one.entry for one in found.differences] == named
+
+
+def test_queues_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    """By topics first."""
+    left = made_store(tmp_path / "left", (UNIT,), "T/10", "T/2", "S/3")
+    (tmp_path / "right").mkdir()
+    found = compare_stores(left, tmp_path / "right").differences
+    assert [one.place for one in found] == ["S/3", "T/2", "T/10"]
+
+
+def test_a_read_may_give_a_part(
+    pair: Callable[[str], tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As POSIX has it; the rest is read from where it ended. No file stays open."""
+    store, copy = pair("plain")
+    read = os.preadv
+    monkeypatch.setattr(
+        os, "preadv", lambda fd, buffers, at: read(fd, [memoryview(buffers[0])[:999]], at)
+    )
+    assert differences(store, copy, "plain") == []
+    *_, (path, start, length, place, entry) = fixed_units(copy, "consumequeue", 20)
+    assert start > 2 * 999
+    flip(random.Random(1), path, start, length)
+    found = differences(store, copy, "plain")
+    assert [(one.place, one.entry) for one in found] == [(place, entry)]
+    assert open_files(store) + open_files(copy) == 0
+
+
+def test_an_index_without_room_for_an_entry(tmp_path: Path) -> None:
+    """It has all of its slots, or it is too short for them; an empty one has nothing to compare."""
+    paths = [tmp_path / side / "index" / "1" for side in ("left", "right")]
+    for path in paths:
+        path.parent.mkdir(parents=True)
+    roots = tmp_path / "left", tmp_path / "right"
+    for size in (0, 40 + 4 * 10):
+        for path in paths:
+            path.write_bytes(bytes(size))
+        assert compare_stores(*roots, hash_slot_count=10).is_equal
+    for path in paths:
+        path.write_bytes(bytes(40 + 4 * 10 - 1))
+    with pytest.raises(UsageError, match="too short for 10 slots"):
+        compare_stores(*roots, hash_slot_count=10)

@@ -89,6 +89,20 @@ def test_a_decimal_without_a_scale_is_whole() -> None:
 
 
 @pytest.mark.parametrize(
+    "kind",
+    [{"type": "bytes"}, {"type": "fixed", "name": "Wide", "size": 16}],
+    ids=["bytes", "fixed"],
+)
+def test_the_longest_decimal(kind: dict[str, Any]) -> None:
+    """It has 38 digits, whether its bytes are of one number or not."""
+    kind = {**kind, "logicalType": "decimal", "precision": 38, "scale": 2}
+    schema = {"type": "record", "name": "R", "fields": [{"name": "n", "type": kind}]}
+    body, value = body_of(schema), Decimal("-" + "9" * 36 + ".99")
+    assert body.fields == {"n": pa.decimal128(38, 2)}
+    assert body.decode(encoded(schema, {"n": value})) == {"n": value}
+
+
+@pytest.mark.parametrize(
     ("kind", "logical", "column", "value"),
     [
         ("int", "timestamp-millis", pa.int32(), 7),
@@ -137,7 +151,12 @@ def test_bytes_that_are_no_datum(seed: int) -> None:
         ("null", "of type null"),
         ({"type": "record", "name": "E", "fields": []}, "of type record"),
         ({"type": "int", "logicalType": "time-millis"}, "time-millis"),
+        ({"type": "long", "logicalType": "time-micros"}, "time-micros"),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, "local-timestamp-millis"),
         ({"type": "long", "logicalType": "local-timestamp-micros"}, "local-timestamp-micros"),
+        ({"type": "long", "logicalType": "local-timestamp-nanos"}, "local-timestamp-nanos"),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, "timestamp-nanos"),
+        ({"type": "bytes", "logicalType": "big-decimal"}, "big-decimal"),
         ({"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}, "duration"),
         ({**MONEY, "precision": 39}, "logical type decimal"),
         ({"type": "bytes", "logicalType": "decimal"}, "logical type decimal"),

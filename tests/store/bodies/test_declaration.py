@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import zlib
 from decimal import Decimal
 from pathlib import Path
 
@@ -191,3 +192,62 @@ def test_a_value_beyond_its_type_is_a_bad_record() -> None:
     assert found.to_pylist() == [value, None, None, None, None, value]
     assert is_bad.to_pylist() == [False, True, None, True, True, False]
     assert [(one.row, one.policy) for one in bad] == [(row, OnBadRecord.SKIP) for row in (1, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "time_ns", "is_new_file"), [("b", 2, False), ("bb", 1, False), ("b", 1, True)]
+)
+def test_a_file_that_differs_in_one_respect_has_changed(
+    tmp_path: Path, name: str, time_ns: int, is_new_file: bool
+) -> None:
+    """Its time, its size, or which file it is: an editor or a copy may keep the others."""
+    path = tmp_path / "columns.json"
+    path.write_text('{"T": {"a": "long"}}')
+    os.utime(path, ns=(1, 1))
+    first = BodyColumns.read(path)
+    written = tmp_path / "written.json" if is_new_file else path
+    written.write_text(f'{{"T": {{"{name}": "long"}}}}')
+    os.utime(written, ns=(time_ns, time_ns))
+    written.replace(path)
+    assert first.refreshed().fields[0].type == pa.struct({name: pa.int64()})
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read may be older than what the file has when the reading ends."""
+    path, read = tmp_path / "columns.json", Path.read_text
+
+    def overtaken(self: Path, encoding: str) -> str:
+        text = read(self, encoding)
+        self.write_text('{"T": {"later": "long"}}')
+        return text
+
+    path.write_text('{"T": {"a": "long"}}')
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", overtaken)
+        first = BodyColumns.read(path)
+    assert first.fields[0].type == pa.struct({"a": pa.int64()})
+    assert first.refreshed().fields[0].type == pa.struct({"later": pa.int64()})
+
+
+def test_a_body_that_cannot_be_inflated_is_bad() -> None:
+    """Even if its bytes would be JSON; one that can be is read as what it stands for."""
+    plain = b'{"a": 7}'
+    bodies = [plain, zlib.compress(plain), zlib.compress(plain)[:-4], plain]
+    batch = rows_of(*(("T", body) for body in bodies))
+    codecs = pa.array(["zlib", "zlib", "zlib", "unknown"])
+    columns = BodyColumns({"T": {"a": "long"}})
+    (found, is_bad), bad = columns.decode(batch.set_column(2, "bodyCompression", codecs))
+    assert found.to_pylist() == [None, {"a": 7}, None, None]
+    assert is_bad.to_pylist() == [True, False, True, True]
+    assert [(one.row, one.reason) for one in bad] == [
+        (row, "it cannot be inflated") for row in (0, 2, 3)
+    ]
+
+
+def test_the_longest_name_of_a_column() -> None:
+    """It has 128 characters."""
+    assert BodyColumns({"T": {"n" * 128: "long"}}).fields[0].type.names == ["n" * 128]
+    with pytest.raises(UsageError, match="must be a name"):
+        BodyColumns({"T": {"n" * 129: "long"}})

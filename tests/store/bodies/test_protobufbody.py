@@ -135,6 +135,45 @@ def test_every_type_becomes_a_column() -> None:
     }  # fmt: skip
 
 
+WRAPPED = {
+    "Double": (pa.float64(), 0.5), "Float": (pa.float32(), 0.25), "Bool": (pa.bool_(), True),
+    "Int64": (pa.int64(), -(1 << 63)), "UInt64": (pa.decimal128(20, 0), (1 << 64) - 1),
+    "Int32": (pa.int32(), -(1 << 31)), "UInt32": (pa.int64(), (1 << 32) - 1),
+    "String": (pa.string(), "x"), "Bytes": (pa.binary(), b"x"),
+}  # fmt: skip
+"""The wrappers of Google's wrappers.proto, without the ends of their names."""
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_wrappers_are_their_values(name: str) -> None:
+    """Null without one, and a value that is the default stays a value."""
+    files, (kind, value) = descriptor_set(), WRAPPED[name]
+    text = f"""name: "w.proto" package: "w" syntax: "proto3"
+        dependency: "google/protobuf/wrappers.proto"
+        message_type {{ name: "W" field {{ name: "v" number: 1 type: TYPE_MESSAGE
+            label: LABEL_OPTIONAL type_name: ".google.protobuf.{name}Value" }} }}"""
+    text_format.Parse(text, files.file.add())
+    body = body_of("w.W", files.SerializeToString())
+    wrapper = getattr(wrappers_pb2, f"{name}Value")
+    assert body.fields == {"v": kind}
+    assert rows(body, b"") == {"v": None}
+    for given in (value, type(value)()):
+        data = wrapper(value=given).SerializeToString()
+        assert rows(body, b"\x0a" + bytes([len(data)]) + data) == {"v": given}
+
+
+def test_the_first_name_of_a_number_counts() -> None:
+    """An enum may give a number several names; Google's own text and JSON have the first."""
+    files = descriptor_set()
+    text = """name: "e.proto" package: "e" syntax: "proto3"
+        enum_type { name: "K" options { allow_alias: true } value { name: "FIRST" number: 0 }
+            value { name: "ALIAS" number: 0 } }
+        message_type { name: "E" field { name: "k" number: 1 type: TYPE_ENUM type_name: ".e.K"
+            label: LABEL_OPTIONAL } }"""
+    text_format.Parse(text, files.file.add())
+    assert rows(body_of("e.E", files.SerializeToString()), b"") == {"k": "FIRST"}
+
+
 def test_fields_that_are_not_set() -> None:
     """They are null if the message tells, and else have their default."""
     found = rows(body_of("shop.Order"), b"")
