@@ -16,11 +16,12 @@ from requests import ReadTimeout
 from reput.sinks.iceberg import restcatalog
 from reput.sinks.iceberg.catalog import TableName, read_catalog
 from reput.sinks.iceberg.localfiles import SyncedFileIO
-from reput.sinks.iceberg.table import IcebergTarget
+from reput.sinks.iceberg.table import IcebergTarget, IcebergWriter
 from reput.store import fsops
 from reput.store.errors import UsageError
 from tests.sinks.test_iceberg import MESSAGES, Filling
 from tests.sinks.test_tables import STORE_ID
+from tests.support.processes import open_files
 from tests.support.settings import ANY_SETTINGS
 from tests.support.tableformats import ICEBERG_TABLE, catalog_properties, iceberg_catalog
 
@@ -163,6 +164,26 @@ def test_a_relative_warehouse_is_below_the_working_directory(
     monkeypatch.chdir(tmp_path)
     target = IcebergTarget(TableName("lake", ("db", "table")), {"warehouse": "lake"})
     assert target.local_path == tmp_path / "lake"
+def test_a_table_whose_metadata_a_server_writes_here_is_refused(filling: Filling) -> None:
+    """Its warehouse may have a name that says nothing of where its tables are."""
+    filling.fill(2)
+    server = {"type": "rest", "uri": "http://127.0.0.1:9", "warehouse": "lake"}
+    writer = IcebergTarget(ICEBERG_TABLE, server).open(STORE_ID, ANY_SETTINGS)._writer
+    assert isinstance(writer, IcebergWriter)
+    with pytest.raises(UsageError, match="the server writes without a sync"):
+        writer._check_fits(filling.table)
+
+
+def test_a_warehouse_on_this_machine_has_a_path() -> None:
+    """A run looks there whether it would write among a store's data."""
+    for warehouse, path in (
+        ("/data/a b", Path("/data/a b")),
+        ("file:///data/a%20b", Path("/data/a b")),
+        ("lake", Path.cwd() / "lake"),
+        ("s3://lake/data", None),
+        (None, None),
+    ):
+        assert IcebergTarget(ICEBERG_TABLE, {"warehouse": warehouse}).local_path == path
 
 
 def test_names_are_durable_once_a_file_is_closed(
@@ -186,6 +207,7 @@ def test_names_are_durable_once_a_file_is_closed(
         stream.write(b"bytes")
     assert named[-1]
     assert any(made)
+    assert open_files(tmp_path) == 0
     assert output.exists()
     assert len(output) == len("bytes")
     with output.to_input_file().open() as read:

@@ -326,3 +326,27 @@ def test_a_table_whose_rows_are_all_deleted_is_an_empty_one(filling: Filling) ->
     assert filling.table.current_snapshot() is not None
     filling.fill(MESSAGES)
     assert filling.offsets() == filling.starts
+
+
+def test_files_of_three_quarters_of_the_size_are_large(filling: Filling) -> None:
+    """They stay, and smaller ones are joined."""
+    filling.fill(*range(1, 6))
+    sizes = sorted(sizes_of_files(filling.table).values())
+    assert sizes[-1] < sizes[0] * 1.1
+    upkeep = iceberg_target(filling.root).upkeep()
+    assert upkeep.compact(sizes[0] * 4 // 3) == Compaction()
+    done = upkeep.compact(sizes[-1] * 4 // 3 + 2)
+    assert (done.replaced_files, done.new_files) == (4, 2)
+
+
+def test_a_file_of_no_snapshot_stays_for_a_day(filling: Filling) -> None:
+    """A commit may take hours, and has its files before it."""
+    filling.fill(2)
+    live = next(filling.root.rglob("*.parquet"))
+    left = live.with_name(f"{live.stem[:-5]}00007.parquet")
+    for hours, count in ((23, 0), (25, 1)):
+        left.write_bytes(b"half")
+        then = time.time() - hours * 3600
+        os.utime(left, (then, then))
+        assert iceberg_target(filling.root).upkeep().expire() == Expiry(0, count)
+        assert left.exists() is (count == 0)

@@ -16,8 +16,8 @@ from kafka.producer.future import FutureProduceResult
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.structs import TopicPartition
 
-import reput.sinks.kafka.transactions
 from reput.sinks.kafka import mirror
+from reput.sinks.kafka import transactions as to_kafka
 from reput.sinks.kafka.records import Arena, Headers, KafkaRecords, RecordBatch, _LateFutures
 from reput.sinks.kafka.topics import TopicNames, TopicSelection
 from reput.sinks.kafka.transactions import KafkaSettings, KafkaTransactions
@@ -174,7 +174,7 @@ def test_messages_go_in_order_into_the_batches_of_their_partitions(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches end where the plain encoder ends them, however the messages are cut into slices."""
-    monkeypatch.setattr(reput.sinks.kafka.transactions, "_BATCH_BYTES", 100_000)
+    monkeypatch.setattr(to_kafka, "_BATCH_BYTES", 100_000)
     source = random.Random(seed)
     messages = random_messages(source, 400, places=5)
     producer = Sent(monkeypatch)
@@ -332,8 +332,8 @@ def test_a_transaction_is_due_by_its_size_or_its_age(
     monkeypatch: pytest.MonkeyPatch, most_bytes: int, most_seconds: float, is_due: bool
 ) -> None:
     """Of all of its messages; one that is not open is never due."""
-    monkeypatch.setattr(reput.sinks.kafka.transactions, "TRANSACTION_BYTES", most_bytes)
-    monkeypatch.setattr(reput.sinks.kafka.transactions, "TRANSACTION_SECONDS", most_seconds)
+    monkeypatch.setattr(to_kafka, "TRANSACTION_BYTES", most_bytes)
+    monkeypatch.setattr(to_kafka, "TRANSACTION_SECONDS", most_seconds)
     to = transactions(Sent(monkeypatch))
     assert not to.commit_is_due
     for size in (900, 98):
@@ -351,3 +351,48 @@ def test_settings_of_kafkas_clients() -> None:
     for store_id in ("i" * 101, "", "a.b"):
         with pytest.raises(UsageError, match="1 to 100 letters"):
             KafkaSettings("a:1", store_id)
+
+
+def test_the_key_is_keys_or_the_unique_one() -> None:
+    """KEYS that are empty are none."""
+    given = [("k", "u"), ("k", None), ("", "u"), ("", None), (None, "u"), (None, None)]
+    rows = [
+        {
+            "physicalOffset": 0, "storeSize": 1, "keys": keys,
+            "properties": [] if unique is None else [("UNIQ_KEY", unique), ("UNIQ_KEY", "v")],
+        }
+        for keys, unique in given
+    ]  # fmt: skip
+    batch = pa.RecordBatch.from_pylist(rows, schema=ROWS_SCHEMA)
+    assert mirror._keys(batch).to_pylist() == ["k", "k", "u", None, "u", None]
+    assert mirror._keys(batch.slice(0, 2)).to_pylist() == ["k", "k"]
+
+
+class Admin:
+    """Stands in for kafka-python's client, whose answers a test gives."""
+
+    def __init__(self, *topics: tuple[str, int, list[int]]) -> None:
+        """Names, error codes and the leaders of partitions."""
+        self.topics = topics
+
+    def describe_topics(self, _names: list[str]) -> list[dict[str, Any]]:
+        """As Kafka's metadata."""
+        return [
+            {
+                "name": name,
+                "error_code": code,
+                "partitions": [{"leader_id": one} for one in leaders],
+            }
+            for name, code, leaders in self.topics
+        ]
+
+
+def test_partitions_without_a_leader_are_not_there_yet() -> None:
+    """Nor is a topic with an error; what another process made meanwhile is no error."""
+    admin = Admin(("a", 0, [0, -1, 2]), ("b", 3, []), ("c", 5, [1]))
+    assert to_kafka._partition_counts(admin, {"a": 3, "b": 1, "c": 1}) == {"a": 2}
+    fine = {"name": "a", "error_code": 0, "error_message": None}
+    to_kafka._check_done([fine, {**fine, "error_code": 36}])
+    for code, text, said in ((37, None, "InvalidPartitionsError"), (29, "no rights", "no rights")):
+        with pytest.raises(StoreError, match=f"create or extend the topic b: {said}"):
+            to_kafka._check_done([fine, {"name": "b", "error_code": code, "error_message": text}])
