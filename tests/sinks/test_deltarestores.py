@@ -142,6 +142,26 @@ def test_rows_of_a_cut_log_that_came_back_are_refused(written: Written) -> None:
     written.check()
 
 
+@pytest.mark.parametrize(
+    ("cuts", "restored", "named"), [((0, 2), 2, 4), ((2, 0), 1, 6)], ids=["first", "last"]
+)
+def test_rows_that_one_of_several_cuts_took_are_refused(
+    written: Written, cuts: tuple[int, int], restored: int, named: int
+) -> None:
+    """Whichever cut it was; the version that it made is the one to restore."""
+    for cut in cuts:
+        written.follower().truncate(written.ends[cut])
+        last = written.go_on(written.follower()) if cut == cuts[0] else None
+        assert last in (None, written.ends[cut])
+    DeltaTable(written.table).restore(restored)
+    what = f"cut at {written.ends[0]} since: restore it to version {named} or a later"
+    with pytest.raises(StoreError, match=what):
+        written.follower().position()
+    DeltaTable(written.table).restore(named)
+    assert written.go_on(written.follower()) == written.ends[0]
+    written.check()
+
+
 def test_a_version_that_ends_where_the_log_was_cut_is_taken(written: Written) -> None:
     """It is older than the cut, and has no row of what the log has lost."""
     written.follower().truncate(written.ends[1])

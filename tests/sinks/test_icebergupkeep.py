@@ -350,3 +350,15 @@ def test_a_file_of_no_snapshot_stays_for_a_day(filling: Filling) -> None:
         os.utime(left, (then, then))
         assert iceberg_target(filling.root).upkeep().expire() == Expiry(0, count)
         assert left.exists() is (count == 0)
+
+
+def test_manifests_become_one(filling: Filling) -> None:
+    """A commit reads all of them, so that many would make each one slower."""
+    filling.fill(2)
+    few = {"commit.manifest.min-count-to-merge": "2"}
+    filling.table.transaction().set_properties(few).commit_transaction()
+    filling.fill(4, 6, 8, 10)
+    head = filling.table.current_snapshot()
+    assert head is not None
+    assert len(head.manifests(filling.table.io)) == 1
+    assert filling.offsets() == filling.starts[:10]

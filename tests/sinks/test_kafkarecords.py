@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 import pytest
+from kafka import errors
 from kafka.producer.future import FutureProduceResult
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.structs import TopicPartition
@@ -396,3 +397,34 @@ def test_partitions_without_a_leader_are_not_there_yet() -> None:
     for code, text, said in ((37, None, "InvalidPartitionsError"), (29, "no rights", "no rights")):
         with pytest.raises(StoreError, match=f"create or extend the topic b: {said}"):
             to_kafka._check_done([fine, {"name": "b", "error_code": code, "error_message": text}])
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        errors.MessageSizeTooLargeError, errors.RecordListTooLargeError,
+        errors.InvalidTimestampError, errors.InvalidRecordError,
+    ],
+)  # fmt: skip
+def test_the_message_that_kafka_refuses_is_the_cause(
+    monkeypatch: pytest.MonkeyPatch, refusal: type[Exception]
+) -> None:
+    """Of all that fail with it, the first; what may pass by itself is no refusal."""
+    to, error = transactions(Sent(monkeypatch)), errors.KafkaTimeoutError()
+    assert to.explained(error) is error
+    to.send(columns([Message(0, None, b"x" * size, [], 0) for size in (10, 20)]))
+    assert to._transaction is not None
+    (batch,) = to._transaction.filling.values()
+    to._hand_over(batch)
+    for kind in (errors.NotEnoughReplicasError, refusal):
+        future = FutureProduceResult(TopicPartition("topic", 0))
+        batch._sent = SimpleNamespace(produce_future=future)
+        batch._sent._record_futures = _LateFutures(batch._sent, 2)
+        future.success((70, None, kind))
+        found = to.explained(error)
+        if kind is not refusal:
+            assert found is error
+            continue
+        assert isinstance(found, StoreError)
+        assert found.physical_offset == 1000
+        assert "physical offset 1000 for topic topic, 10 bytes" in str(found)

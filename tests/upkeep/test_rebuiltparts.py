@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reput.checkpoints.watermark import WatermarkFile
-from reput.store.config import StoreSettings
+from reput.store.config import OnQueueGap, StoreSettings
 from reput.store.errors import NoSpaceError
 from reput.store.state.built import record_build
 from reput.store.state.ledger import LedgerEntry
@@ -172,3 +172,23 @@ def test_a_copy_of_a_file_has_its_bytes_and_its_size(tmp_path: Path) -> None:
         assert copied == used[:size].ljust(size, b"\0")
         assert open_files(tmp_path) == 0
         shutil.rmtree(target)
+
+
+@pytest.mark.parametrize(
+    ("topics", "gap", "moved"),
+    [
+        (None, OnQueueGap.ROCKETMQ, ["A", "B"]), (["B"], OnQueueGap.ROCKETMQ, ["B"]),
+        (None, OnQueueGap.BLANK, []),
+    ],
+)  # fmt: skip
+def test_queues_in_which_gaps_were_closed_up(
+    roots: tuple[Path, Path], topics: list[str] | None, gap: OnQueueGap, moved: list[str]
+) -> None:
+    """Of the topics that were rebuilt; blank units move nothing."""
+    output, built = roots
+    detail = "queue offset 7 at position 5"
+    gaps = (LedgerEntry(10, 20, "queue_offset_gap", topic, 0, 7, detail) for topic in "AB")
+    (built / LEDGER).write_text(lines(*gaps))
+    settings = StoreSettings(output, (output / "commitlog",), on_queue_gap=gap)
+    found = rebuild._moved(DispatcherConfig(output, output), settings, built, topics)
+    assert [(one.topic, one.position) for one in found] == [(topic, 5) for topic in moved]
