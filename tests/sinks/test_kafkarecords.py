@@ -332,7 +332,7 @@ def test_a_records_future_is_made_once_and_ends_with_its_batch() -> None:
 def test_a_transaction_is_due_by_its_size_or_its_age(
     monkeypatch: pytest.MonkeyPatch, most_bytes: int, most_seconds: float, is_due: bool
 ) -> None:
-    """Of all of its messages; one that is not open is never due."""
+    """All of its messages count; one that is not open is never due."""
     monkeypatch.setattr(to_kafka, "TRANSACTION_BYTES", most_bytes)
     monkeypatch.setattr(to_kafka, "TRANSACTION_SECONDS", most_seconds)
     to = transactions(Sent(monkeypatch))
@@ -409,7 +409,7 @@ def test_partitions_without_a_leader_are_not_there_yet() -> None:
 def test_the_message_that_kafka_refuses_is_the_cause(
     monkeypatch: pytest.MonkeyPatch, refusal: type[Exception]
 ) -> None:
-    """Of all that fail with it, the first; what may pass by itself is no refusal."""
+    """The first that fails with it is named; what may pass by itself is no refusal."""
     to, error = transactions(Sent(monkeypatch)), errors.KafkaTimeoutError()
     assert to.explained(error) is error
     to.send(columns([Message(0, None, b"x" * size, [], 0) for size in (10, 20)]))

@@ -104,7 +104,7 @@ def test_the_first_body_that_stops_a_table_is_named() -> None:
 def test_no_part_of_a_column_changes_its_type(
     name: str, before: pa.DataType, after: pa.DataType, place: str
 ) -> None:
-    """Of bodies of each format; a column that is added is none that changes."""
+    """Bodies of each format; a column that is added is none that changes."""
     kept, wanted = (pa.schema([pa.field(name, pa.struct({"a": kind}))]) for kind in (before, after))
     check_types(kept, kept)
     check_types(pa.schema([pa.field(name, pa.struct({"c": before}))]), wanted)

@@ -1,4 +1,4 @@
-"""What a rebuild of parts keeps of the output, and what of the build, without a build."""
+"""Parts of a rebuild, without a build: what it keeps of the output, and what of the new files."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ NEW = (
 def test_lines_of_the_topics_that_are_rebuilt(
     roots: tuple[Path, Path], before: str, after: str | None
 ) -> None:
-    """Those of others stay, and none is beyond the watermark, which stays: the next run would add
+    """Lines of others stay, and none is beyond the watermark, which stays: the next run would add
     it. A ledger with a damaged line, and one that would not change, are left as they are."""
     output, built = roots
     stand(output, Watermark(STORE_ID, 100))
@@ -184,7 +184,7 @@ def test_a_copy_of_a_file_has_its_bytes_and_its_size(tmp_path: Path) -> None:
 def test_queues_in_which_gaps_were_closed_up(
     roots: tuple[Path, Path], topics: list[str] | None, gap: OnQueueGap, moved: list[str]
 ) -> None:
-    """Of the topics that were rebuilt; blank units move nothing."""
+    """The topics that were rebuilt count; blank units move nothing."""
     output, built = roots
     detail = "queue offset 7 at position 5"
     gaps = (LedgerEntry(10, 20, "queue_offset_gap", topic, 0, 7, detail) for topic in "AB")

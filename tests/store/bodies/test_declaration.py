@@ -215,7 +215,7 @@ def test_a_file_that_differs_in_one_respect_has_changed(
 def test_a_file_that_changes_while_it_is_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read may be older than what the file has when the reading ends."""
+    """The text may be older than what the file has when the reading ends."""
     path, read = tmp_path / "columns.json", Path.read_text
 
     def overtaken(self: Path, encoding: str) -> str:
@@ -232,7 +232,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
 
 
 def test_a_body_that_cannot_be_inflated_is_bad() -> None:
-    """Even if its bytes would be JSON; one that can be is read as what it stands for."""
+    """Its bytes may be JSON all the same; one that can be is read as what it stands for."""
     plain = b'{"a": 7}'
     bodies = [plain, zlib.compress(plain), zlib.compress(plain)[:-4], plain]
     batch = rows_of(*(("T", body) for body in bodies))
