@@ -164,6 +164,8 @@ def test_a_relative_warehouse_is_below_the_working_directory(
     monkeypatch.chdir(tmp_path)
     target = IcebergTarget(TableName("lake", ("db", "table")), {"warehouse": "lake"})
     assert target.local_path == tmp_path / "lake"
+
+
 def test_a_table_whose_metadata_a_server_writes_here_is_refused(filling: Filling) -> None:
     """Its warehouse may have a name that says nothing of where its tables are."""
     filling.fill(2)
@@ -172,18 +174,6 @@ def test_a_table_whose_metadata_a_server_writes_here_is_refused(filling: Filling
     assert isinstance(writer, IcebergWriter)
     with pytest.raises(UsageError, match="the server writes without a sync"):
         writer._check_fits(filling.table)
-
-
-def test_a_warehouse_on_this_machine_has_a_path() -> None:
-    """A run looks there whether it would write among a store's data."""
-    for warehouse, path in (
-        ("/data/a b", Path("/data/a b")),
-        ("file:///data/a%20b", Path("/data/a b")),
-        ("lake", Path.cwd() / "lake"),
-        ("s3://lake/data", None),
-        (None, None),
-    ):
-        assert IcebergTarget(ICEBERG_TABLE, {"warehouse": warehouse}).local_path == path
 
 
 def test_names_are_durable_once_a_file_is_closed(
