@@ -80,6 +80,11 @@ def test_a_message_of_a_clock_that_is_ahead_has_no_age(tmp_path: Path) -> None:
     write_offsets(tmp_path, {("Topic", "g"): {0: 0}})
     size = small.log.spans[0][1]
     assert [one.lag for one in lags(tmp_path)] == [Lag(1, size, NOW_MS + 1000, 0.0)]
+    # a queue without a lag takes nothing from the sum, and each figure is unknown for itself
+    known = Lag(3, 300, NOW_MS - 8000, 8.0)
+    assert total([Lag(0, 0, None, 0.0), known]) == known
+    assert total([Lag(2, 200, None, None), known]) == Lag(5, 500, None, None)
+    assert total([Lag(2, None, None, None), known]) == Lag(5, None, None, None)
 
 
 def test_a_lag_without_its_first_record_has_no_age(tmp_path: Path) -> None:
@@ -90,6 +95,30 @@ def test_a_lag_without_its_first_record_has_no_age(tmp_path: Path) -> None:
     small.write()
     write_offsets(tmp_path, {("Topic", "g"): {0: 1}})
     assert [one.lag for one in lags(tmp_path)] == [Lag(3, 3 * small.log.spans[0][1], None, None)]
+
+
+def test_a_lag_across_a_missing_file_of_the_queue_has_its_messages_alone(tmp_path: Path) -> None:
+    """The bytes before the hole would be a sum that looks whole."""
+    small = SmallStore(tmp_path)
+    for _ in range(35):
+        small.append()
+    small.write()
+    (tmp_path / "consumequeue" / "Topic" / "0" / f"{10 * 20:020d}").unlink()
+    write_offsets(tmp_path, {("Topic", "g"): {0: 5}, ("Topic", "h"): {0: 20}})
+    size = small.log.spans[0][1]
+    assert [(one.lag.messages, one.lag.bytes) for one in lags(tmp_path)] == [
+        (30, None), (15, 15 * size)
+    ]  # fmt: skip
+
+
+def test_a_message_of_the_future_is_not_older_than_now(tmp_path: Path) -> None:
+    """The broker's clock is ahead of this one; an age below zero would lessen no sum."""
+    small = SmallStore(tmp_path)
+    small.append(store_timestamp=NOW_MS + 5000)
+    small.write()
+    write_offsets(tmp_path, {("Topic", "g"): {0: 0}})
+    (lag,) = [one.lag for one in lags(tmp_path)]
+    assert (lag.first_store_timestamp, lag.seconds) == (NOW_MS + 5000, 0.0)
 
 
 def test_queues_that_are_not_there(tmp_path: Path) -> None:
