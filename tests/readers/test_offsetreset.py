@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from bisect import bisect_left
@@ -121,6 +122,45 @@ def test_a_new_group_needs_a_name_of_rocketmqs(tmp_path: Path) -> None:
     assert read_committed(tmp_path) == {
         ("A", "g"): {0: 1}, ("A", "组 @b"): {0: 1}, ("A", "h"): {0: 1}
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("apply", [False, True])
+def test_what_the_file_can_hold_is_written_and_nothing_else(tmp_path: Path, *, apply: bool) -> None:
+    """A group's offsets of broadcasts have a name of their own, and no topic has the sign that
+    stands between the two names."""
+    write_offsets(tmp_path, {("A", "g"): {0: 1}})
+    plan = partial(clone, source="g", target="h@broadcast", topics=None)
+    change = OffsetChange("h@broadcast", "A", 0, None, 1)
+    assert change_offsets(tmp_path, None, plan, apply=apply) == [change]
+    wrong = OffsetChange("g", "A@B", 0, None, 1)
+    with pytest.raises(UsageError, match="group g in topic A@B cannot be written"):
+        change_offsets(tmp_path, None, lambda _: [wrong], apply=apply)
+    known = {("A", "g"): {0: 1}} | ({("A", "h@broadcast"): {0: 1}} if apply else {})
+    assert read_committed(tmp_path) == known
+
+
+def test_a_group_is_known_by_its_offsets_or_to_the_broker(tmp_path: Path) -> None:
+    """Either is enough; a name of neither may be mistyped."""
+    offsets: Offsets = {TopicGroup("A", "has-consumed"): {0: 1}}
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "subscriptionGroup.json"
+    for table in (None, {"is-declared": {"groupName": "is-declared"}}):
+        if table is not None:
+            path.write_text(json.dumps({"subscriptionGroupTable": table}))
+        check_group(tmp_path, offsets, "has-consumed")
+        with pytest.raises(NotFoundError, match=r"group has-consume \(did you mean has-consumed\?"):
+            check_group(tmp_path, offsets, "has-consume")
+    check_group(tmp_path, offsets, "is-declared")
+
+
+def test_no_offset_is_written_among_a_stores_data(golden: Callable[[str], Path]) -> None:
+    """A directory of the log is no output; it stays as it is."""
+    root = golden("broker")
+    before = tree(root / "commitlog")
+    plan = partial(clone, source="dg4", target="h", topics=None)
+    with pytest.raises(UsageError):
+        change_offsets(root, root / "commitlog", plan, apply=True)
+    assert tree(root / "commitlog") == before
 
 
 def test_an_output_takes_over_the_stores_offsets(tmp_path: Path) -> None:
