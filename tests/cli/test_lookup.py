@@ -70,8 +70,9 @@ def test_without_an_index_every_message_is_looked_at(
         assert json_lines(done) == wanted
         assert f"looking at {len(stored):,} messages of topic Topic_1" in done.stderr
         assert f"reput rebuild {store} --only index builds one" in done.stderr
-        last = call("query", store, "Topic_1", *one, "--end", keyed.record.store_timestamp)
-        assert plain_places([keyed])[0] in places(json_lines(last))
+        for bound in ("--begin", "--end"):
+            last = call("query", store, "Topic_1", *one, bound, keyed.record.store_timestamp)
+            assert plain_places([keyed])[0] in places(json_lines(last))
     early = ("--end", min(m.record.store_timestamp for m in stored) - 1)
     assert call("query", store, "Topic_1", "--key", key, *early).returncode == 1
     assert call("query", store, "Topic_1", "--key", key[:-1]).returncode == 1

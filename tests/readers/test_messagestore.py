@@ -25,7 +25,7 @@ from reput.store.log import record
 from reput.store.log.sysflag import SysFlag
 from reput.store.queue.consumequeue import BoundaryType
 from reput.store.state.watermark import Watermark
-from tests.readers.stores import SmallStore, StoreByRanges
+from tests.readers.stores import LOG_FILE_SIZE, SmallStore, StoreByRanges
 from tests.support.batch_queue import BATCH_UNIT
 from tests.support.golden import GOLDEN_CASES, log_records, tree
 from tests.support.wire import PRE_BLANK, read_log
@@ -246,6 +246,71 @@ def test_missing_files_are_told_apart(tmp_path: Path, reader: type[MessageStore]
         assert [m.queue_offset for m in pull(store, 0).found] == list(range(10))
 
 
+def test_a_queue_begins_in_memory_where_its_first_message_is_near_the_end(tmp_path: Path) -> None:
+    """At offset 0, and within the distance that a broker has cached, the last byte included."""
+    small = SmallStore(tmp_path)
+    small.units[1] = [PRE_BLANK] * 2
+    for queue_id in (0, 0, 1, 0):
+        small.append(queue_id=queue_id)
+    limits = PullLimits.of(read_store_settings(small.write()))
+    first = small.log.spans[0][0]
+    for distance, expected in ((small.log.end - first, True), (small.log.end - first - 1, False)):
+        with MessageStore(tmp_path, limits=replace(limits, in_memory_bytes=distance)) as store:
+            found = [store.queue("Topic", queue_id).begins_in_memory() for queue_id in range(3)]
+            assert store.queue("Topic", 1).min_offset() == 2
+        assert found == [expected, False, False]
+
+
+def test_what_the_log_has_lost_by_a_refresh_is_no_part_of_a_queue(tmp_path: Path) -> None:
+    """Expiry has removed the log's first file, and no queue file yet."""
+    small = SmallStore(tmp_path)
+    offsets = [small.append() for _ in range(60)]
+    with MessageStore(small.write()) as store:
+        assert store.queue("Topic", 0).bounds() == (0, 60)
+        (tmp_path / "commitlog" / f"{0:020d}").unlink()
+        store.refresh()
+        first = next(index for index, offset in enumerate(offsets) if offset >= 4096)
+        assert store.queue("Topic", 0).bounds() == (first, 60)
+
+
+def test_a_query_says_whether_there_is_more_and_forgets_what_expired(tmp_path: Path) -> None:
+    """More than it examined, not as many; and a message that the log has removed is no loss."""
+    small = SmallStore(tmp_path)
+    offsets = [small.append(properties=b"KEYS\1k\2", body=b"x" * 900) for _ in range(6)]
+    small.write_index([("Topic#k", offset) for offset in offsets])
+    with MessageStore(small.write(), fail_on_data_loss=True) as store:
+        for count, has_more in ((5, True), (6, False), (7, False)):
+            result = store.index.query("Topic", "k", max_count=count)
+            found = [message.physical_offset for message in result.messages]
+            assert (found, result.has_more) == (offsets[-count:], has_more)
+        (tmp_path / "commitlog" / f"{0:020d}").unlink()
+        store.refresh()
+        result = store.index.query("Topic", "k")
+        left = [offset for offset in offsets if offset >= 4096]
+        assert 0 < len(left) < 6
+        assert [message.physical_offset for message in result.messages] == left
+
+
+def test_a_log_is_dispatched_whole_where_no_record_follows(tmp_path: Path) -> None:
+    """What follows may be in the next file, after the BLANK that fills this one."""
+    small = SmallStore(tmp_path)
+    while small.log.end < LOG_FILE_SIZE + 200:
+        small.append()
+    small.write()
+    ends = [end for _, end in small.log.spans]
+    rolled = max(end for end in ends if end < LOG_FILE_SIZE)
+    for end, is_whole in ((ends[0], False), (rolled, False), (ends[-2], False), (ends[-1], True)):
+        write_watermark(tmp_path, end)
+        with MessageStore(tmp_path) as store:
+            assert store.log.is_dispatched_whole() is is_whole
+    for data in (bytes(LOG_FILE_SIZE), None):
+        path = tmp_path / "commitlog" / f"{LOG_FILE_SIZE:020d}"
+        path.unlink() if data is None else path.write_bytes(data)
+        write_watermark(tmp_path, rolled)
+        with MessageStore(tmp_path) as store:
+            assert store.log.is_dispatched_whole()
+
+
 def test_a_damaged_record_stops_nothing(tmp_path: Path, reader: type[MessageStore]) -> None:
     """It is listed, and the messages around it come; alone it gives no message."""
     small = SmallStore(tmp_path)
@@ -278,6 +343,8 @@ def test_blank_units_are_no_messages(tmp_path: Path, reader: type[MessageStore])
             for boundary in (BoundaryType.LOWER, BoundaryType.UPPER)
         ]
         assert found == [[7, 8, 10, 12], [7, 9, 9, 11]]
+        since = map(store.queue("Topic", 0).first_from_time, (0, 2000, 2500, 4000, 9000))
+        assert [*since] == [7, 8, 10, 11, 12]
         assert store.queue("Topic", 0).earliest_time() == 1000
         assert store.log.earliest_time() == 1000
 

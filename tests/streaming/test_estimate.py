@@ -55,6 +55,20 @@ def test_files_beyond_the_end_take_no_sample(tmp_path: Path) -> None:
         assert 0.75 < estimated_bytes(opened, end, settings) / (ENTRY * units) < 1.25
 
 
+def test_what_a_log_has_removed_needs_no_room(tmp_path: Path) -> None:
+    """A broker's log begins far beyond 0, and no unit of an older message is built."""
+    log = PlainLog(1 << 12, start=1 << 40)
+    for number in range(100):
+        log.append(topic=b"Topic", queue_id=0, queue_offset=number)
+    log.write(tmp_path / "commitlog")
+    (tmp_path / "broker.conf").write_text(
+        f"mappedFileSizeCommitLog={log.file_size}\nmessageIndexEnable=false\n"
+    )
+    settings = read_store_settings(tmp_path)
+    with closing(settings.open_log()) as opened:
+        assert 0.75 < estimated_bytes(opened, log.end, settings) / (ENTRY * 100) < 1.25
+
+
 def test_a_small_disk_is_said(
     golden: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

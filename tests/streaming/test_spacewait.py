@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -159,3 +160,44 @@ def test_one_roomy_disk_of_two_is_no_reason_to_try_again(
     places = [tmp_path / name for name in left]
     assert SpaceWait(places, threading.Event(), while_waiting).retry(work) == "done"
     assert tries == [few, few + 1]
+
+
+def test_pauses_double_up_to_the_longest_and_begin_anew_after_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try costs a whole start; one that has come further was worth it."""
+    clock, starts = [0.0], list[float]()
+    much = os.statvfs_result((4096, 1, 0, 1 << 40, 1 << 40, 0, 0, 0, 0, 255))
+
+    def pass_by() -> None:
+        clock[0] += 0.25
+
+    def work() -> str:
+        starts.append(clock[0])
+        if len(starts) == 9:
+            wait.progressed()
+        if len(starts) < 12:
+            raise NoSpaceError("full")
+        return "done"
+
+    monkeypatch.setattr(space, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(space, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(os, "statvfs", lambda _: much)
+    monkeypatch.setattr(fsops, "has_space", lambda _: True)
+    wait = SpaceWait([tmp_path], threading.Event(), pass_by)
+    assert wait.retry(work) == "done"
+    pauses = [after - before for before, after in pairwise(starts)]
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 0.5, 1, 2]
+
+
+def test_a_wait_that_is_stopped_names_the_file_that_found_no_room(tmp_path: Path) -> None:
+    """A program asks the error for it, as it would without a wait."""
+    stop = threading.Event()
+    stop.set()
+
+    def work() -> None:
+        raise NoSpaceError("full", path=tmp_path / "queue")
+
+    with pytest.raises(NoSpaceError, match="full") as caught:
+        SpaceWait([tmp_path], stop).retry(work)
+    assert caught.value.path == str(tmp_path / "queue")
