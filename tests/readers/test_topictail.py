@@ -1,0 +1,67 @@
+"""A topic's messages as they come: the last ones, and each later one once, in the store's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from reput.readers import tail
+from reput.readers.messagefilter import MessageFilter
+from reput.readers.messagestore import MessageStore
+from reput.readers.tail import QueueMessage, TopicTail
+from reput.store.log.record import Record
+from tests.support.live_store import LiveStore
+
+
+def places(found: Iterable[QueueMessage]) -> list[tuple[int, int]]:
+    """Queue and queue offset of each message."""
+    return [(one.queue_id, one.queue_offset) for one in found]
+
+
+def test_the_last_messages_are_as_many_as_were_asked_for(golden: Callable[[str], Path]) -> None:
+    """An inner batch is several messages, of which the first may be too many."""
+    root, topic = golden("queues-5.5.0"), "Lots"
+    with MessageStore(root) as store:
+        ends = {
+            queue_id: store.queue(topic, queue_id).bounds() for queue_id in store.queue_ids(topic)
+        }
+        every = places(TopicTail(store, topic).last(1 << 20))
+        assert sorted(every) == [
+            (queue_id, offset) for queue_id, bounds in ends.items() for offset in range(*bounds)
+        ]
+        for count in range(9):
+            assert places(TopicTail(store, topic).last(count)) == every[len(every) - count :]
+
+
+def test_the_last_messages_of_a_filter_may_be_the_first_of_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked for in steps from the end, and texts are compared where hashes are equal."""
+    monkeypatch.setattr(tail, "_FIRST_STEP", 2)
+    with LiveStore(tmp_path) as live:
+        live.append_tags(b"Aa", b"BB", b"Aa", b"BB", b"Aa", *(30 * [b"C"]))
+        live.dispatch()
+        with MessageStore(live.root, output=live.output) as store:
+            wanted = MessageFilter.by_tags("Aa")
+            assert places(TopicTail(store, "T", wanted).last(2)) == [(0, 2), (0, 4)]
+            assert places(TopicTail(store, "T", wanted).since(0)) == [(0, 0), (0, 2), (0, 4)]
+
+
+def test_what_comes_is_told_once_in_the_stores_order(tmp_path: Path) -> None:
+    """From all queues together, and from a queue that is new from its beginning."""
+    with LiveStore(tmp_path) as live:
+
+        def come(*queue_ids: int) -> None:
+            live.append(Record(topic=b"T", queue_id=number, body=b"x") for number in queue_ids)
+            live.dispatch()
+
+        come(1, 0, 1)
+        with MessageStore(live.root, output=live.output) as store:
+            followed = TopicTail(store, "T")
+            assert places(followed.last(2)) == [(0, 0), (1, 1)]
+            assert places(followed.new()) == []
+            come(1, 2, 0, 2, 1)
+            assert places(followed.new()) == [(1, 2), (2, 0), (0, 1), (2, 1), (1, 3)]
+            assert places(followed.new()) == []
