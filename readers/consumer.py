@@ -193,7 +193,12 @@ class Consumer:
                 self._rebalance()
                 self._rebalance_at = time.monotonic() + REBALANCE_SECONDS
             before = dict(self._positions)
-            messages = self._read(max_count)
+            try:
+                messages = self._read(max_count)
+            except BaseException:
+                # nobody got what was read of other queues: a commit must not pass it
+                self._positions = before
+                raise
             left = deadline - time.monotonic()
             if messages or left <= 0:
                 return messages

@@ -118,6 +118,26 @@ def test_a_skipped_record_is_on_disk_before_a_commit_can_pass_it(
         assert [one.queue_offset for one in consumer.poll()] == [3, 4]
 
 
+def test_a_poll_that_fails_has_consumed_nothing_of_other_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody got what it had read of them, so the next poll returns that: a commit would otherwise
+    pass messages that no poll has returned."""
+    small = SmallStore(tmp_path / "store")
+    offsets = [small.append(queue_id=number % 2) for number in range(6)]
+    small.log.put(offsets[4] + 4, b"\0\0\0\0")
+    with Consumer(small.write(), GROUP, {"Topic": None}, from_where=FIRST) as consumer:
+        found = consumer.poll(0, 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(fsops, "_failpoints", fsops._Failpoints("sync:1=EIO"))
+            # queue 1 has its turn, and then queue 0, whose next record is damaged
+            with pytest.raises(OutputError):
+                consumer.poll()
+        found += consumer.poll()
+        places = [(one.queue.queue_id, one.queue_offset) for one in found]
+        assert places == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
+
+
 def test_an_empty_queue_may_have_all_of_a_groups_messages_yet(golden: Callable[..., Path]) -> None:
     """Nothing is dispatched yet of what the group consumed from a broker: nothing comes twice."""
     root = golden("plain")
