@@ -1,4 +1,4 @@
-"""What one poll of a group member returns, and which queues it has: states that seldom come."""
+"""A poll of a group member and the queues that it has, in states that seldom come."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ def test_a_query_says_whether_there_is_more_and_forgets_what_expired(tmp_path: P
 
 
 def test_a_log_is_dispatched_whole_where_no_record_follows(tmp_path: Path) -> None:
-    """What follows may be in the next file, after the BLANK that fills this one."""
+    """The next record may be in the next file, after the BLANK that fills this one."""
     small = SmallStore(tmp_path)
     while small.log.end < LOG_FILE_SIZE + 200:
         small.append()
