@@ -213,21 +213,6 @@ def test_a_broadcasting_group_is_a_group_and_a_topic_has_no_separator(tmp_path: 
     assert read_committed(tmp_path) == expected
 
 
-def test_a_group_is_known_by_its_offsets_or_to_the_broker(tmp_path: Path) -> None:
-    """Either will do; of any other one the name may be mistyped."""
-    offsets: Offsets = {TopicGroup("A", "billing"): {0: 1}}
-    with pytest.raises(NotFoundError, match=r"a group other; give"):
-        check_group(tmp_path, {}, "other")
-    config = tmp_path / "config"
-    config.mkdir()
-    table = '{"subscriptionGroupTable":{"new":{"groupName":"new"}}}'
-    (config / "subscriptionGroup.json").write_text(table)
-    for group in ("billing", "new"):
-        check_group(tmp_path, offsets, group)
-    with pytest.raises(NotFoundError, match=r"a group biling \(did you mean billing\?\)"):
-        check_group(tmp_path, offsets, "biling")
-
-
 def test_no_offset_is_written_into_a_store_s_data(tmp_path: Path) -> None:
     """An output below its log would be taken for a part of it."""
     with LiveStore(tmp_path) as live:
