@@ -44,6 +44,11 @@ def found(left: Path, right: Path) -> list[StoreDifference]:
     return compare_stores(left, right, hash_slot_count=SLOTS).differences
 
 
+def open_files() -> list[Path]:
+    """The descriptors of this process."""
+    return sorted(Path("/proc/self/fd").iterdir())
+
+
 @pytest.mark.parametrize(
     ("kind", "files", "is_spare"),
     [
@@ -185,9 +190,9 @@ def test_reads_may_be_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_no_file_stays_open(tmp_path: Path) -> None:
     """A comparison of several queues closes each, the last one too."""
     store = written(tmp_path / "store", {**queue(FULL, FULL), **queue(FULL, place="T/1")})
-    before = os.listdir("/proc/self/fd")
+    before = open_files()
     assert found(store, store) == []
-    assert os.listdir("/proc/self/fd") == before
+    assert open_files() == before
 
 
 def test_a_file_that_goes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
