@@ -160,10 +160,22 @@ def test_the_command(golden: Callable[[str], Path], tmp_path: Path, call: Call) 
     planned = json_object(call(*arguments, "--json"))
     assert (planned["applied"], planned["log_min_offset"]) == (False, 262144)
     assert planned["bytes"] == len(planned["files"]) * FILE_SIZE > 0
+    shown = call(*arguments).stdout.splitlines()
+    assert (shown[0], shown[-1].rpartition("; ")[2]) == (
+        "to remove", "nothing was removed, give --apply",
+    )  # fmt: skip
     assert tree(output) == before
     done = call(*arguments, "--apply")
     assert done.returncode == 0, done.stderr
-    assert f"{len(planned['files']):,} files" in done.stdout
+    files, size = len(planned["files"]), planned["bytes"]
+    assert 1024 < size < 1 << 20
+    said = f"{files:,} files, {size / 1024:.1f} KiB, 0 unused queues; the log begins at 262144"
+    *shown, line = done.stdout.splitlines()
+    assert (shown[0], line) == ("removed", said)
+    assert (
+        call(*arguments).stdout
+        == said.replace(f"{files:,}", "0").replace(f"{size / 1024:.1f} KiB", "0 B") + "\n"
+    )
     assert tree(output / "consumequeue") == relaid_queues(store, FILE_SIZE, 262144)
     assert call(*arguments, "--remove-unused").returncode == 2
 
