@@ -28,7 +28,7 @@ from reput.store.log.record import (
     fields_for_json,
     tags_code,
 )
-from reput.store.log.status import Outcome
+from reput.store.log.status import Outcome, Status
 from reput.store.queue.consumequeue import (
     PRE_BLANK_SIZE,
     QueueKey,
@@ -135,10 +135,12 @@ def _units_of(
     rows = []
     for queue_offset, unit in zip(queue.queue_offsets(index, units).tolist(), units, strict=True):
         offset, size = int(unit["offset"]), int(unit["size"])
-        if size <= 0:
+        if not any(unit.tobytes()):
             break
         state = "pre-blank"
-        if size != PRE_BLANK_SIZE:
+        if size <= 0:
+            state = Status.BAD_SIZE.name.lower()
+        elif size != PRE_BLANK_SIZE:
             result = log.record_at(offset, size)
             state = result.status.name.lower() if isinstance(result, Outcome) else "sound"
         rows.append(

@@ -148,6 +148,18 @@ def test_units_are_shown_with_what_the_log_has(tmp_path: Path, call: Call) -> No
     assert (done.returncode, json.loads(done.stdout)) == (0, [])
 
 
+@pytest.mark.parametrize("size", [-RECORD, -(1 << 31), 0])
+def test_a_unit_of_a_damaged_size_hides_no_other(tmp_path: Path, size: int) -> None:
+    """Only what was never written ends the units: a reader would stop at this one."""
+    root = log_of(tmp_path)
+    data = (wire.UNIT.pack(at * RECORD, RECORD, at) for at in (0, 2))
+    units(root, "consumequeue", next(data), wire.UNIT.pack(RECORD, size, 1), next(data))
+    found = describe_queue(read_store_settings(root), root, "Topic", 0, 0, 20)
+    wanted = [(0, RECORD, "sound"), (RECORD, size, "bad_size"), (2 * RECORD, RECORD, "sound")]
+    assert [(one["physical_offset"], one["size"], one["record"]) for one in found] == wanted
+    assert [one["queue_offset"] for one in found] == [0, 1, 2]
+
+
 def test_units_of_a_batch_queue_are_found_by_their_base(tmp_path: Path) -> None:
     """One that holds the queue offset is the first; its own offset is that of its first message."""
     root = log_of(tmp_path)
