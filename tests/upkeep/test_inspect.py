@@ -1,4 +1,4 @@
-"""What ``inspect`` shows of records, queues and positions that are not as they should be.
+"""``inspect`` shows records, queues and positions that are not as they should be, with the reason.
 
 The log and its queues are written by hand, after formats.md.
 """
