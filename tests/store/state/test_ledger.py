@@ -237,9 +237,9 @@ def test_queues_whose_offsets_began_again_are_counted(tmp_path: Path) -> None:
     assert read_repeats(tmp_path) == ()
     (tmp_path / LEDGER_FILE).write_text("\n".join([*lines[:2], "{", *lines[2:]]) + "\n")
     assert read_repeats(tmp_path) == (
-        RepeatedQueue("A", 7, 1, 400),
-        RepeatedQueue("T", 0, 1, 500),
-        RepeatedQueue("T", 1, 3, 300),
+        RepeatedQueue("A", 7, 1, 400, 400),
+        RepeatedQueue("T", 0, 1, 500, 500),
+        RepeatedQueue("T", 1, 3, 300, 300),
     )
 
 
