@@ -83,7 +83,9 @@ def test_the_models_know_every_file_of_a_fault_free_build(
     for _, expected in expected_of(seed, ends[-1]):  # noqa: B007
         pass
     assert list(unlike_models(output, expected)) == []
-    assert damaged_ranges(ledger_of(output)) == expected.damaged
+    # a damaged last record may still be written: nothing says yet where it ends
+    damaged = {(start, end) for start, end in expected.damaged if end != ends[-1]}
+    assert damaged_ranges(ledger_of(output)) == damaged
     for kind in (*expected.trees(), "index"):
         path = next(path for path in sorted((output / kind).rglob("*")) if path.is_file())
         sound = path.read_bytes()
