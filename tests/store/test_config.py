@@ -73,6 +73,7 @@ PROPERTY_FILES = (
     "\x0b a=1\n\x0c b=2\n\u6570=\u636e\n",
     "b=1\\\n",
     "  # b\\",
+    "b=1\\",
     "b=a\\\na=2\n",
     "",
 )
