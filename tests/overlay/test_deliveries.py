@@ -120,15 +120,19 @@ def test_a_retry_of_the_base_comes_to_queue_0(writer: Writer) -> None:
     assert found == {b"own": 2, b"owed": 0}
 
 
+@pytest.mark.parametrize("fitting", [[b"first", b"last"], [b"first"]])
 def test_a_message_that_the_log_cannot_hold_keeps_no_other_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fitting: list[bytes],
 ) -> None:
     """It is larger than a file of the overlay's log, and due together with others: it is passed
     over with one line, and the next start tries it again."""
     base, born = tmp_path / "base", 1_700_000_000_000
     base.mkdir()
     with LogAppender(base, file_size=1 << 18) as appender:
-        for body in (b"first", bytes(1 << 17), b"last"):
+        for body in (fitting[0], bytes(1 << 17), *fitting[1:]):
             appender.append(waiting_at(0, body, 1, born))
         appender.sync()
     monkeypatch.setattr("reput.overlay.overlay.FILE_SIZE", 1 << 16)
@@ -139,7 +143,7 @@ def test_a_message_that_the_log_cannot_hold_keeps_no_other_waiting(
         with overlay:
             # the thread tells nobody of what it passes over
             assert became(lambda: not overlay._waiting.due(2 * born), 30)  # noqa: B023
-        assert [one.body for one in log_records(overlay.root)] == [b"first", b"last"]
+        assert [one.body for one in log_records(overlay.root)] == fitting
         lines = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
         assert [line.startswith("not delivered: a message of 131") for line in lines] == [True]
 
