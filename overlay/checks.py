@@ -211,13 +211,21 @@ class OpenTransactions:
         return None
 
     def _next(self, turns: list[_Turn], elapsed_ms: int) -> int | None:
-        """Remove the first turn of a heap that has come and whose transaction is open."""
+        """Remove the first turn of a heap that has come and whose transaction is open, and put the
+        turns off of those whose end is being written: a write that fails is no end."""
+        later = elapsed_ms + self._times.interval
+        put_off = []
+        found = None
         with self._lock:
-            while turns and turns[0].at <= elapsed_ms:
+            while found is None and turns and turns[0].at <= elapsed_ms:
                 number = heapq.heappop(turns).number
-                if number in self._open and number not in self._ending:
-                    return number
-        return None
+                if number in self._ending:
+                    put_off.append(_Turn(later, number))
+                elif number in self._open:
+                    found = number
+            for turn in put_off:
+                heapq.heappush(turns, turn)
+        return found
 
     def _half(self, place: HalfPlace) -> Record | None:
         half = self._read(place.physical_offset)
@@ -230,11 +238,15 @@ class OpenTransactions:
 
     def give_up(self, elapsed_ms: int) -> None:
         """Write those that were asked about often enough to where no consumer looks for them."""
+        later = elapsed_ms + self._times.interval
+        turns = []
         while (number := self._next(self._last_turns, elapsed_ms)) is not None:
             place = self._transactions[number].last
             half = self._half(place)
             if half is None:
                 continue
+            # one that has ended by then has no turn any more
+            turns.append(_Turn(later, number))
             source = Source(is_base=True, physical_offset=place.physical_offset)
             try:
                 made = transactions.discarded(
@@ -243,7 +255,8 @@ class OpenTransactions:
                 self._write(number, made)
             except StoreError as error:
                 logger.warning("the half message at %d is not given up: %s", place[0], error)
-                heapq.heappush(self._last_turns, _Turn(elapsed_ms + self._times.interval, number))
+        for turn in turns:
+            heapq.heappush(self._last_turns, turn)
 
     def end(self, asked: End) -> Future[list[Record]] | None:
         """Commit or roll back; None if the transaction has ended before, or is left to the broker.

@@ -24,7 +24,6 @@ from tests.support.live_store import LiveStore
 from tests.support.screen import Screen
 from tests.upkeep.test_metrics import running, scraped
 
-LONGEST_SECONDS = 60.0
 STAGES = ("collect", "commit", "write", "sync", "ledger", "watermark")
 
 
@@ -72,6 +71,11 @@ def stages_of_metrics(url: str) -> list[str | None]:
     return [f"{count:.0f}" for count in counts]
 
 
+def _stages_agree(screen: Screen, url: str) -> bool:
+    screen.drain()
+    return stages_shown(screen) == stages_of_metrics(url)
+
+
 def test_figures_beside_a_run_are_those_of_the_store(tmp_path: Path) -> None:
     """Queues, watermark, lag, batches and the writer; they follow a log that grows; the stages are
     those of the run's metrics, and unknown once the run has ended."""
@@ -81,8 +85,7 @@ def test_figures_beside_a_run_are_those_of_the_store(tmp_path: Path) -> None:
         # a backlog, which Spark's tasks collect
         limit = ("--max-bytes-per-trigger", "256k")
         with running(store, "--output", output, "--metrics-port", 0, *limit) as (run, url):
-            while scraped(url).get("reput_batches_total", 0) < 1:
-                assert run.is_alive
+            run.wait_until(lambda: scraped(url).get("reput_batches_total", 0) >= 1)
             address = url.removeprefix("http://").removesuffix("/metrics")
             command = (*REPUT, "top", store, "--output", output, "--metrics", address)
             with Screen(*command) as screen:
@@ -106,11 +109,8 @@ def test_figures_beside_a_run_are_those_of_the_store(tmp_path: Path) -> None:
                 screen.wait(rf"^\d+ +\d+ +{appender.end_offset} +\S+ \w+ +.* ago +durable$")
                 screen.press("4")
                 screen.wait(r"^stage ", r"^collect +[1-9]")
-                deadline = time.monotonic() + LONGEST_SECONDS
                 # what is shown may be a second old
-                while stages_shown(screen) != stages_of_metrics(url):
-                    assert time.monotonic() < deadline, screen.text
-                    screen.drain()
+                run.wait_until(lambda: _stages_agree(screen, url))
                 run.process.send_signal(signal.SIGTERM)
                 screen.wait(
                     r"^writer +none$", r"^unknown: no metrics of a run at 127\.0\.0\.1 port"

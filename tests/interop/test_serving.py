@@ -266,10 +266,8 @@ def test_members_share_and_inherit(growing: Growing, orders: list[Record]) -> No
             late += second.take(900)
             late += second.kill()
         growing.show(6000)
-        left = 6000 - len({*before, *late})
-        while left > 0:
+        while left := 6000 - len({*before, *late}):
             before += first.take(left)
-            left = 6000 - len({*before, *late})
         before += first.stop()
     assert len(before) == len(set(before)) or set(before) & set(late)
     assert sorted({*before, *late}) == as_consumed(orders)
@@ -297,8 +295,8 @@ def test_a_server_killed_while_it_is_read(growing: Growing, orders: list[Record]
             server.process.wait()
             growing.show(6000)
             with serving(growing.root, listen=server.namesrv):
-                while len(set(found)) < len(orders):
-                    found += consumer.take(1)
+                while left := len(orders) - len(set(found)):
+                    found += consumer.take(left)
                 found += consumer.stop()
     assert sorted(set(found)) == as_consumed(orders)
 
@@ -457,8 +455,8 @@ def consume_in_order(namesrv: str, live: Live) -> tuple[list[Consumed], list[Con
         killed += first.take(10)
         killed += first.kill()
         live.append(500)
-        while len({*killed, *kept}) < live.count:
-            kept += second.take(1)
+        while left := live.count - len({*killed, *kept}):
+            kept += second.take(left)
         kept += second.stop()
     for found in (killed, kept):
         for queue_id in range(QUEUES):

@@ -17,7 +17,7 @@ from reput.overlay.overlay import Overlay, overlay_root
 from reput.overlay.records.release import RELEASE_5_3_3, Refusal, Writer
 from reput.overlay.records.sources import source_of
 from reput.store.config import read_store_settings
-from reput.store.errors import BusyError, RefusedMessageError
+from reput.store.errors import BusyError, RefusedMessageError, StoreError
 from reput.store.log.appender import LogAppender
 from reput.store.log.properties import parse
 from reput.store.log.record import SCHEDULE_TOPIC, Record
@@ -162,6 +162,38 @@ def test_a_write_that_failed_is_no_end() -> None:
     assert len(ends.open) == 1
     assert ends.open.end(end()) is not None
     assert len(ends.written) == 2
+
+
+def test_after_a_write_that_failed_there_are_turns_again() -> None:
+    """To be asked about, where its producer's answer was being written as its turn came; and to be
+    given up, where that was not written. One that has ended has none."""
+    ends = Ends(None, None, times=CheckTimes(most=1))
+    ends.open.end(end())
+    ends.open.end(end(1))
+    assert ends.asked(TIMES.first) == []
+    lost, kept = ends.pending
+    lost.set_exception(StoreError("a full disk"))
+    ends.pending, ends.written = [kept], ends.written[1:]
+    ends.land()
+    assert ends.asked(TIMES.first + TIMES.interval - 1) == []
+    assert ends.asked(TIMES.first + TIMES.interval) == [0]
+    last = TIMES.first + 2 * TIMES.interval
+    for at in (last, last + TIMES.interval):
+        ends.written.clear()
+        ends.open.give_up(at - 1)
+        assert ends.written == []
+        ends.open.give_up(at)
+        (given_up,) = ends.written
+        assert given_up.topic == DISCARDED_TOPIC
+        ends.pending.pop().set_exception(StoreError("a full disk"))
+    ends.open.give_up(last + 2 * TIMES.interval)
+    ends.written = ends.written[-1:]
+    ends.land()
+    assert len(ends.open) == 0
+    ends.written.clear()
+    ends.open.give_up(1 << 40)
+    assert ends.written == []
+    assert ends.asked(1 << 40) == []
 
 
 def test_answers_that_fit_no_half() -> None:

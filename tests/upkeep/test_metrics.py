@@ -447,18 +447,9 @@ def test_a_run_is_scraped_until_it_ends(tmp_path: Path) -> None:
     asked = ("--metrics-port", 0, "--metrics-queues", 5, "--max-bytes-per-trigger", "256k")
     with running(*options, *asked, *confs) as (run, url):
         assert "warning" not in run.stderr
-        found = scraped(url)
         # Spark's own durations of the batch follow its commit
-        while 'reput_stage_seconds_count{stage="spark_add_batch"}' not in found:
-            assert run.is_alive
-            found = scraped(url)
-        while (
-            found.get("reput_messages_total") != 5000
-            or found["reput_lag_bytes"]
-            or found["reput_watermark_bytes"] < found["reput_log_end_bytes"]
-        ):
-            assert run.is_alive
-            found = scraped(url)
+        run.wait_until(lambda: 'reput_stage_seconds_count{stage="spark_add_batch"}' in scraped(url))
+        run.wait_until(lambda: _has_caught_up(scraped(url), 5000))
         said = reput_json("status", *options)
         found = scraped(url)
         assert (found["reput_messages_total"], found["reput_owner"]) == (5000, 1)
@@ -478,6 +469,14 @@ def test_a_run_is_scraped_until_it_ends(tmp_path: Path) -> None:
         assert run.stop(60) == 0
         with pytest.raises(OSError, match="refused"):
             scraped(url)
+
+
+def _has_caught_up(found: Scraped, messages: int) -> bool:
+    return (
+        found.get("reput_messages_total") == messages
+        and not found["reput_lag_bytes"]
+        and found["reput_watermark_bytes"] >= found["reput_log_end_bytes"]
+    )
 
 
 @pytest.mark.usefixtures("spark")
