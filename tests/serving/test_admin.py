@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from reput.store.files import CONSUMER_OFFSET_FILE
 from reput.store.log import properties
 from reput.streaming.config import DispatcherConfig
 from tests.readers.stores import SmallStore
+from tests.support.faults import UNREADABLE
 from tests.support.golden import log_records, unpack_golden
 from tests.support.remoting import Answer, Client, heartbeat, served
 from tests.support.sparkless import dispatch
@@ -138,15 +137,16 @@ def test_a_reset_leaves_the_pulls_of_other_groups(port: int) -> None:
         assert found.opaque == asked
 
 
+@pytest.mark.parametrize("error", UNREADABLE)
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_member_follows_although_its_queue_cannot_be_read(
-    port: int, monkeypatch: pytest.MonkeyPatch, waits: bool
+    port: int, monkeypatch: pytest.MonkeyPatch, waits: bool, error: Exception
 ) -> None:
     """It is told once: a pull that was answered with an error would be followed by commits from
     where it was."""
 
     def unreadable(_queue: QueueReader) -> NoReturn:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), "consumequeue/Topic/0")
+        raise error
 
     names = {"srcGroup": "source", "destGroup": "group", "topic": "", "offline": "false"}
     with Client(port) as member, Client(port) as admin:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import socket
 import threading
 from collections import Counter
@@ -17,6 +15,7 @@ from reput.serving import admission, holds, pulling
 from reput.serving.connection import Connection
 from reput.serving.frame import Codec, Frame, encode
 from tests.serving.test_pulling import FOUND, MOVED, PULL, Live, held, live, pull
+from tests.support.faults import UNREADABLE
 from tests.support.remoting import Client, served
 
 __all__ = ["live"]
@@ -109,8 +108,9 @@ def test_a_pull_that_waited_is_answered_in_its_encoding(live: Live, codec: Codec
     assert head[4] == codec
 
 
+@pytest.mark.parametrize("error", UNREADABLE)
 def test_a_pull_that_fails_as_it_begins_to_wait_waits_no_longer(
-    live: Live, monkeypatch: pytest.MonkeyPatch
+    live: Live, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """It looks once more once it is registered; who was answered with an error keeps no place."""
     monkeypatch.setattr(holds, "MAX_HOLDS", 1)
@@ -118,11 +118,14 @@ def test_a_pull_that_fails_as_it_begins_to_wait_waits_no_longer(
 
     def looked(*arguments: Any, **more: Any) -> Any:
         if next(fails, False):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), "consumequeue/Topic/0")
+            raise error
         return get_ranges(*arguments, **more)
 
     with served(live.small.root) as port, Client(port) as client:
         monkeypatch.setattr(QueueReader, "get_ranges", looked)
         answer = client.ask(PULL, pull(1, sysFlag=6))
-        assert (answer.code, "Input/output error" in answer.header["remark"]) == (1, True)
+        assert (
+            answer.code,
+            error.args[-1] in answer.header["remark"],
+        ) == (1, True)
         assert held(client, pull(1, sysFlag=6)) == [True]

@@ -18,11 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from reput.store import fsops
+from reput.store.errors import StoreError
 
 KILL, SHORT = "kill", "short"
 SYNCS = frozenset(("fsync", "fdatasync", "msync", "syncfs"))
 _OF_PATHS = ("open", "rename", "replace", "unlink", "remove", "mkdir", "rmdir")
 _OF_DESCRIPTORS = ("pwrite", "write", "ftruncate", "posix_fallocate", "fsync", "fdatasync")
+UNREADABLE = (
+    OSError(errno.EIO, os.strerror(errno.EIO), "consumequeue/Topic/0"),
+    StoreError("a unit of consumequeue/Topic/0 is damaged"),
+)
+"""What the read of a queue may raise: the disk's error, and ours."""
 _CHANGES = os.O_CREAT | os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY
 
 
