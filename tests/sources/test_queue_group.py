@@ -7,6 +7,7 @@ from RocketMQ's units, read plainly.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -218,6 +219,23 @@ def test_a_batch_read_begins_at_the_groups_offsets_and_changes_nothing(
         if unit.topic == "Topic_1" or (unit.topic == "Topic_0" and unit.queue_offset >= 100)
     }
     assert tree(store) == before
+
+
+def test_of_an_output_its_own_offsets_count_once_it_has_any(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Until then the store's do, with which its first commit would begin."""
+    store = golden("plain")
+    output = shutil.copytree(store, tmp_path / "output", ignore=shutil.ignore_patterns("config"))
+    reader = batch_reader(store, output=output, group=GROUP, topics="Topic_0")
+    for root, offset in ((store, 100), (output, 40)):
+        set_offsets(root, {"Topic_0": dict.fromkeys(range(4), offset)})
+        rows = {(row["topic"], row["queueId"], row["queueOffset"]) for row in rows_of(reader)}
+        assert rows == {
+            (unit.topic, unit.queue_id, unit.queue_offset)
+            for unit in queue_units(store)
+            if unit.topic == "Topic_0" and unit.queue_offset >= offset
+        }
 
 
 def test_an_offset_inside_an_inner_batch_begins_with_the_whole_batch(
