@@ -227,8 +227,9 @@ class QueueCheck:
         return part.end
 
     def _report_queues(self, moved: list[tuple[str, str]]) -> None:
-        for case in dict.fromkeys(case for case, _ in moved):
-            texts = [text for each, text in moved if each == case]
+        # the keys may come from a set: what is said first is the same in every process
+        for case in sorted({case for case, _ in moved}):
+            texts = sorted(text for each, text in moved if each == case)
             more = f", and {len(texts) - 1} more queues like it" if len(texts) > 1 else ""
             self._loss.report(case, texts[0] + more)
 
