@@ -66,3 +66,18 @@ def test_what_is_remembered_tells_missing_from_present() -> None:
     for _ in range(2):
         assert calculator.bit_map("t", {"a": "None"}) == b"\0\0"
         assert calculator.bit_map("t", {"b": "x"}) == b"\x02\x02"
+
+
+def test_what_is_remembered_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many values a topic's properties have, and for each topic by itself."""
+    monkeypatch.setattr(bitmaps, "MAX_REMEMBERED", 100)
+    topics = {
+        topic: {"groupFilterData": {"g": entry(expression="a = 'x'")}} for topic in ("t", "u")
+    }
+    calculator = BitMapCalculator(consumers.from_json({"filterDataByTopic": topics}))
+    sizes = []
+    for number in range(10_000):
+        assert calculator.bit_map("tu"[number % 2], {"a": f"{number:05}"}) == b"\0\0"
+        if number % 200 == 199:
+            sizes.append(len(pickle.dumps(calculator)))
+    assert max(sizes) < 3 * min(sizes)

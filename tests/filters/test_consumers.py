@@ -81,12 +81,17 @@ def document(**groups: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def test_names_and_consumers_of_a_topic() -> None:
-    filters = consumers.from_json(document(g=entry(), h=entry(expression="b > 1"), gone=None))
+    filters = consumers.from_json(
+        document(g=entry(), h=entry(expression="b > 1", deadTime=7), gone=None)
+    )
     assert filters.names("t") == {"a", "b"}
     assert filters.names("other") == frozenset()
     found = filters.find("t", "h")
     assert found is not None
-    assert found.group == "h"
+    assert (found.topic, found.group, found.expression) == ("t", "h", "b > 1")
+    assert (found.expression_type, found.born_time, found.dead_time) == ("SQL92", 100, 7)
+    assert (found.bit_count, found.positions, found.problem) == (16, (1, 9), "")
+    assert filters.find("other", "h") is None
     assert filters.find("t", "gone") is None
     assert pickle.loads(pickle.dumps(filters)).bit_map("t", {"a": "x"}) == b"\x02\x02"
 
@@ -129,7 +134,16 @@ def test_no_filters(nothing: object) -> None:
         (document(g=entry(bornTime="x")), "t/g: bornTime must be a whole number"),
         (document(g=entry(expression=5)), "t/g: expression must be a text"),
         (document(g=entry(bloomFilterData={"bitNum": 8, "bitPos": [8]})), "t/g: bitPos"),
+        *(
+            (document(g=entry(bloomFilterData={"bitNum": 16, "bitPos": [1, wrong]})), "t/g: bitPos")
+            for wrong in (-1, 16, True, 2.0, "3", None)
+        ),
+        (document(g=entry(bloomFilterData={"bitNum": 16, "bitPos": {"1": 9}})), "t/g: bitPos"),
         (document(g=entry(bloomFilterData={"bitNum": 9, "bitPos": [1]})), "t/g: bitNum"),
+        (document(g=entry(bloomFilterData={"bitNum": -16, "bitPos": []})), "t/g: bitNum"),
+        (document(g=entry(deadTime=1.5)), "t/g: deadTime must be a whole number"),
+        (document(g=entry(bornTime=True)), "t/g: bornTime must be a whole number"),
+        (document(g=entry(expressionType=0)), "t/g: expressionType must be a text"),
     ],
 )
 def test_what_no_broker_writes_is_refused_with_its_place(wrong: object, words: str) -> None:

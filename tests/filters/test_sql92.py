@@ -124,7 +124,11 @@ def test_nesting_has_a_bound_that_is_an_error() -> None:
     fine = "NOT " * (sql92.MAX_DEPTH - 3) + "TRUE"
     assert sql92.parse(fine).evaluate({}) is (sql92.MAX_DEPTH % 2 == 1)
     assert sql92.parse("(" * 5000 + "a = 'x'" + ")" * 5000).matches({"a": "x"})
-    for text in ("NOT " * 5000 + "TRUE", "-" * 5000 + " 5 = a", "a" + " = a" * 5000):
+    deep = ["NOT " * 5000 + "TRUE", "-" * 5000 + " 5 = a", "a" + " = a" * 5000]
+    for before, after in (("a = (", ")"), ("b AND (c OR (", "))"), ("a < 1 = (", ")"),
+                          ("TRUE <> (", ")")):  # fmt: skip
+        deep.append(before * 3000 + "a" + after * 3000)
+    for text in deep:
         with pytest.raises(sql92.ExpressionError, match="levels"):
             sql92.parse(text)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import socket
 import struct
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
+from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +19,7 @@ import pytest
 
 from reput.sources import hangup
 from reput.sources.commitlog import CommitLogDataSource
+from reput.sources.plainspark import PLAIN_VARIABLE
 
 READ_AND_LEFT = """
 # what Spark's monitor calls after an idle minute, which is no setting
@@ -49,6 +53,12 @@ with started({}) as java, session({}, java) as spark:
     print("ended" if workers else "there were none")
 """
 
+LEFT_OR_NOT = (
+    (BrokenPipeError(), False), (ConnectionResetError(), False), (ConnectionAbortedError(), True),
+    (ValueError("other"), True),
+)  # fmt: skip
+"""Errors that a worker may meet, and whether they are printed: unread bytes reset a connection."""
+
 
 def test_a_worker_that_spark_has_left_is_quiet(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -78,13 +88,35 @@ def test_a_planner_that_spark_leaves_within_its_task_is_quiet(
     daemon.__spec__ = ModuleSpec("pyspark.daemon", None)
     monkeypatch.setitem(sys.modules, "__main__", daemon)
     source = CommitLogDataSource({})
-    for error, printed in ((BrokenPipeError(), False), (ValueError("other"), True)):
+    for error, printed in LEFT_OR_NOT:
         try:
             raise error
         except Exception:
             vars(daemon)["traceback"].print_exc()
         assert ("Traceback" in capfd.readouterr().err) is printed
     assert source
+
+
+def test_a_source_that_a_planner_unpickles_keeps_it_quiet(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Spark makes a source in one worker and plans in another, which gets it pickled; with plain
+    Spark nothing of either is changed."""
+    pickled = pickle.dumps(CommitLogDataSource({"path": "/p"}))
+    for is_plain in (True, False):
+        monkeypatch.setenv(PLAIN_VARIABLE, str(int(is_plain)))
+        daemon = ModuleType("daemon")
+        daemon.__spec__ = ModuleSpec("pyspark.daemon", None)
+        monkeypatch.setitem(sys.modules, "__main__", daemon)
+        for made in (partial(pickle.loads, pickled), partial(CommitLogDataSource, {})):
+            vars(daemon)["traceback"] = traceback
+            source = made()
+            try:
+                raise BrokenPipeError
+            except BrokenPipeError:
+                vars(daemon)["traceback"].print_exc()
+            assert ("BrokenPipeError" in capfd.readouterr().err) is is_plain
+            assert isinstance(source, CommitLogDataSource)
 
 
 def test_workers_without_work_end_quietly(golden: Callable[[str], Path]) -> None:
@@ -106,7 +138,7 @@ def test_a_streams_planner_that_spark_has_left_ends_quietly(
     monkeypatch.setitem(sys.modules, "__main__", runner)
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     source = CommitLogDataSource({})
-    for error, printed in ((BrokenPipeError(), False), (ValueError("other"), True)):
+    for error, printed in LEFT_OR_NOT:
         sys.excepthook(type(error), error, None)
         assert ("Error" in capfd.readouterr().err) is printed
     assert source

@@ -72,3 +72,21 @@ def test_delay_levels_count_from_the_next_start_of_a_broker(store: Path) -> None
     assert live.poll().delay_levels_ms == DEFAULT_DELAY_LEVELS_MS
     abort.write_text("18")
     assert live.poll().delay_levels_ms == (3000, 60_000)
+
+
+@pytest.mark.parametrize("name", ["broker.conf", "elsewhere.conf"])
+def test_delay_levels_stay_until_the_start_after(store: Path, name: str) -> None:
+    """They are those of the file that the run was given; what is written there after a start
+    counts from the next one on."""
+    abort, conf = store / "abort", store / name
+    given = None if name == "broker.conf" else conf
+    conf.write_text("messageDelayLevel=1s\n")
+    live = LiveSettings(read_store_settings(store, given), given)
+    levels = []
+    for number, level in enumerate(("2s", "3s", "4s")):
+        conf.write_text(f"messageDelayLevel={level}\n")
+        levels.append(live.poll().delay_levels_ms)
+        abort.write_text(str(number))
+        os.utime(abort, (1_700_000_000 + number, 1_700_000_000 + number))
+        levels.append(live.delay_levels_ms())
+    assert levels == [(1000,), (2000,), (2000,), (3000,), (3000,), (4000,)]
