@@ -76,6 +76,9 @@ def _units(
     end = last if end is None else min(end, last)
     while (start := max(start, queue.min_offset())) < end:
         part = queue.unit_columns(start, min(UNITS_PER_READ, end - start))
+        if part is None and queue.min_offset() > start:
+            # its first files have expired since it was opened
+            continue
         if part is None:
             raise QueueFileError(
                 f"queue {queue_id} of topic {topic} has no file with offset {start}; rebuild it "
