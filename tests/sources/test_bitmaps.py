@@ -11,7 +11,7 @@ import pytest
 from reput.filters import consumers
 from reput.sources.bitmaps import BitMaps
 from reput.store.config import read_store_settings
-from reput.store.errors import StoreError
+from reput.store.errors import StoreError, UsageError
 from reput.store.files import CONSUMER_FILTER_FILE
 from reput.store.log import java, properties, record
 from reput.store.log.commitlog import CommitLog
@@ -93,3 +93,43 @@ def test_a_record_that_changed_is_said(tmp_path: Path, seed: int) -> None:
     plain.write(tmp_path / "commitlog")
     with pytest.raises(StoreError, match=f"the record at {offset} changed while it was read"):
         BitMaps(log, settings).added_to(runs)
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+@pytest.mark.parametrize(
+    ("conf", "is_right"),
+    [
+        ("", True),
+        ("maxErrorRateOfBloomFilter=20\n", True),
+        ("expectConsumerNumUseFilter=32\n", True),
+        ("maxErrorRateOfBloomFilter=21\n", False),
+        ("expectConsumerNumUseFilter=34\n", False),
+        ("maxErrorRateOfBloomFilter=20\nexpectConsumerNumUseFilter=64\n", False),
+    ],
+)
+def test_a_filter_file_that_contradicts_the_settings_is_refused(
+    tmp_path: Path, seed: int, conf: str, is_right: bool, is_given: bool
+) -> None:
+    """One of the settings alone counts, with RocketMQ's default of the other: 20 %, 32 consumers,
+    which make 112 bits."""
+    random_store(random.Random(seed), tmp_path, 10)
+    (tmp_path / "broker.conf").write_text(conf)
+    settings = read_store_settings(tmp_path)
+    document = json.loads((tmp_path / CONSUMER_FILTER_FILE).read_text()) if is_given else None
+    log = CommitLog(settings.commit_log_directories)
+    if is_right:
+        BitMaps(log, settings, document)
+        return
+    with pytest.raises(UsageError, match=r"contradicts broker\.conf .*has 3 of 112 bits"):
+        BitMaps(log, settings, document)
+
+
+def test_a_filter_file_that_no_broker_wrote_is_named(tmp_path: Path, seed: int) -> None:
+    """With the place in it that is wrong."""
+    random_store(random.Random(seed), tmp_path, 10)
+    settings = read_store_settings(tmp_path)
+    log = CommitLog(settings.commit_log_directories)
+    path = tmp_path / CONSUMER_FILTER_FILE
+    path.write_text('{"filterDataByTopic": {"t": {"groupFilterData": {"g": {"bornTime": "x"}}}}}')
+    with pytest.raises(UsageError, match=f"cannot use {path}: t/g: bornTime"):
+        BitMaps(log, settings)
