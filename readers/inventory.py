@@ -22,6 +22,8 @@ TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 MOST_READ = 100_000
 """Messages about ended transactions that are read; beyond that, every half message counts."""
 PULLED = 32
+_LONG_DIGITS = 20
+"""Digits that no long has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,4 +100,4 @@ def _ended_halves(store: MessageStore, first: int, last: int) -> Iterator[int]:
 def named_halves(body: bytes) -> Iterator[int]:
     """The queue offsets of half messages that a message about ended transactions names: one in
     RocketMQ 4, in RocketMQ 5 several, each followed by a comma."""
-    return (int(text) for text in body.split(b",") if text.isdigit())
+    return (int(text) for text in body.split(b",") if text.isdigit() and len(text) < _LONG_DIGITS)

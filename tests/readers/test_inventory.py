@@ -70,3 +70,16 @@ def test_half_messages_that_the_log_has_lost_are_not_open(
     open_or_ended = min(3, max(13 - (half or 0), 0))
     is_unread = about_ended is None or about_ended < 3
     assert halves_of(tmp_path) == (open_or_ended if is_unread else waiting, is_unread)
+
+
+@pytest.mark.parametrize(
+    "text", [b"9" * 5000, b"1" * 20, b"-1", b"x", b"", b" 2", "２".encode(), b"\xff", b"1.0"]
+)
+def test_parts_of_a_body_that_are_no_offset_name_nothing(tmp_path: Path, text: bytes) -> None:
+    """RocketMQ's ``TransactionalMessageServiceImpl.getLong`` logs them, and goes on."""
+    made = BrokerStore(tmp_path)
+    made.put(HALF_TOPIC, 0, 5)
+    made.put(OP_TOPIC, 0, body=text)
+    made.put(OP_TOPIC, 0, body=b"1," + text + b",3,")
+    made.write()
+    assert halves_of(tmp_path) == (3, False)
