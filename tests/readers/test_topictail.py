@@ -12,7 +12,10 @@ from reput.readers.messagefilter import MessageFilter
 from reput.readers.messagestore import MessageStore
 from reput.readers.tail import QueueMessage, TopicTail
 from reput.store.log.record import Record
+from tests.readers.stores import SmallStore
+from tests.support.batch_queue import BatchMessage
 from tests.support.live_store import LiveStore
+from tests.support.wire import TWO_MESSAGES, file_name
 
 
 def places(found: Iterable[QueueMessage]) -> list[tuple[int, int]]:
@@ -65,3 +68,39 @@ def test_what_comes_is_told_once_in_the_stores_order(tmp_path: Path) -> None:
             come(1, 2, 0, 2, 1)
             assert places(followed.new()) == [(1, 2), (2, 0), (0, 1), (2, 1), (1, 3)]
             assert places(followed.new()) == []
+
+
+def test_a_message_that_is_lost_has_a_place(tmp_path: Path) -> None:
+    """In the last messages as in those that come, between the others: without it, a reader would
+    not know that one is missing."""
+    small = SmallStore(tmp_path)
+    for number in range(8):
+        small.append(queue_id=number % 2, store_timestamp=number)
+    small.log.put(small.log.spans[5][0] + 4, bytes(4))
+    small.write()
+    with MessageStore(tmp_path) as store:
+        for found in (TopicTail(store, "Topic").last(4), TopicTail(store, "Topic").since(4)):
+            listed = list(found)
+            assert places(listed) == [(0, 2), (1, 2), (0, 3), (1, 3)]
+            assert [one.message is None for one in listed] == [False, True, False, False]
+            assert listed[1].physical_offset == small.log.spans[5][0]
+
+
+def test_each_message_of_an_inner_batch_has_its_offset(tmp_path: Path) -> None:
+    """Those that a filter by tags leaves, too."""
+    small = SmallStore(tmp_path)
+    offset = small.log.append(topic=b"Topic", queue_offset=3, body=TWO_MESSAGES, sys_flag=0xC0)
+    unit = BatchMessage(offset, small.log.end - offset, base=3, batch_size=2).unit
+    small.log.append(topic=b"Other")
+    small.write()
+    directory = tmp_path / "batchconsumequeue" / "Topic" / "0"
+    directory.mkdir(parents=True)
+    (directory / file_name(0)).write_bytes(unit.ljust(138, b"\0"))
+    with (tmp_path / "broker.conf").open("a") as conf:
+        conf.write("mapperFileSizeBatchConsumeQueue=138\n")
+    with MessageStore(tmp_path) as store:
+        found = list(TopicTail(store, "Topic").since(0))
+        assert [(one.queue_offset, one.message and one.message.body()) for one in found] == [
+            (3, b"first"), (4, b"")
+        ]  # fmt: skip
+        assert places(TopicTail(store, "Topic").last(1)) == [(0, 4)]
