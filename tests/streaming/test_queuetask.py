@@ -23,9 +23,13 @@ from reput.store.queue.queuetype import find_batch_topics
 from reput.store.runs.dispatch import DispatchBatch
 from reput.store.runs.packed import read_runs
 from reput.store.state.ledger import Ledger
+from reput.streaming import queuetask
 from reput.streaming.indexes import Indexes
 from reput.streaming.queuetask import SORT_COLUMNS, QueueTask
-from tests.support.golden import difference, tree
+from tests.support.golden import difference, log_records, tree
+from tests.support.plain_queues import plain_units
+from tests.support.power_cuts import Disk
+from tests.support.recorder import Recorder
 
 KINDS = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
 
@@ -134,6 +138,29 @@ def test_nothing_is_answered_that_is_not_durable(
         scene.move_in(batch)
 
 
+@pytest.mark.parametrize("name", ["batch", "ext"])
+def test_what_is_answered_outlives_a_power_cut(
+    golden: Callable[[str], Path], tmp_path: Path, over: ExitStack, name: str
+) -> None:
+    """Every file of every kind of queue, by its name and its bytes; that the attempt itself has its
+    name, the driver sees."""
+    output = tmp_path / "aside" / "new"
+    scene = Scene(golden(name), output, over.enter_context(epoch_of(output)))
+    with Recorder(scene.task.epoch) as recorder:
+        batch = batch_of(scene)
+        fsops.sync_directory(scene.task.epoch)
+    recorder.check()
+    durable = Disk.after(recorder).durable()
+    files = {
+        f"{Path(queue.attempt).name}/{file.path}" for queue in batch.queues for file in queue.files
+    }
+    kinds = {Path(file).parts[1] for file in files}
+    assert len(kinds) == 2
+    assert {file: (scene.task.epoch / file).read_bytes() for file in files} == {
+        file: durable.get(file) for file in files
+    }
+
+
 def test_a_start_ends_the_epoch_of_a_killed_one(tmp_path: Path) -> None:
     """A task of the killed driver may still be writing."""
     aside = tmp_path / ".reput-rebuild"
@@ -182,3 +209,25 @@ def test_wrong_answers_are_refused(scene: Scene) -> None:
     scene.move_in(batch)
     assert scene.equals_rocketmq()
     assert len(tree(scene.output)) == sum(len(queue.files) for queue in batch.queues)
+
+
+@pytest.mark.parametrize("units", [1, 30])
+def test_a_manifest_says_what_the_queues_files_hold(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, units: int
+) -> None:
+    """However many writes a queue takes: its messages, their range, the time of the last one."""
+    monkeypatch.setattr(queuetask, "UNITS_PER_WRITE", units)
+    times = {one.physical_offset: one.store_timestamp for one in log_records(scene.store)}
+    queues = batch_of(scene).queues
+    assert len({queue.attempt for queue in queues}) == 1
+    for queue in queues:
+        kind = "batch" * (queue.topic in scene.task.indexes.batch_topics) + "consumequeue"
+        place = Path(kind) / queue.topic.decode() / str(queue.queue_id)
+        found = plain_units(scene.store / place)
+        (_, first, _, _), (_, last, size, _) = found[0], found[-1]
+        assert (queue.unit_count, queue.counts.messages) == (len(found), len(found))
+        assert (queue.first_physical_offset, queue.end_physical_offset) == (first, last + size)
+        assert queue.last_store_timestamp == times[last]
+        assert {Path(file.path).parent for file in queue.files} >= {place}
+    scene.move_in(batch_of(scene))
+    assert scene.equals_rocketmq()

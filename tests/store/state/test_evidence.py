@@ -93,7 +93,8 @@ def test_the_part_that_is_the_same_ends_near_the_cut(tmp_path: Path, lost: int) 
         assert part.end <= cut
         assert part.end == 0 or part.end in {stop for _, stop in plain.spans}
         assert cut - part.end <= max(end - cut, FILE_SIZE) * 2
-        assert part.changed_from >= part.end
+        oldest = min(one.offset for one in evidence if one.end > cut)
+        assert part.changed_from == max(oldest, part.end)
 
 
 def test_what_retention_removed_shows_nothing(tmp_path: Path) -> None:
@@ -136,6 +137,20 @@ def test_places_that_the_log_does_not_have_are_left_out(tmp_path: Path) -> None:
     (start, end), places = plain.spans[-1], [(1 << 50, 100), (FILE_SIZE - 10, 50)]
     evidence = evidence_of(log, [*places, (start, end - start)], end)
     assert [one.offset for one in evidence] == [start, 0]
+    evidence = evidence_of(log, [(start, end - start)], start)
+    assert [one.offset for one in evidence] == [0], "no record of those that were not read"
+
+
+def test_what_the_log_no_longer_has_is_forgotten(tmp_path: Path) -> None:
+    """Of two records at a distance the older one is kept, which must be one that can be asked."""
+    plain = filled(random.Random(9), 6 * FILE_SIZE)
+    former = evidence_before(opened(plain, tmp_path), 0, 4 * FILE_SIZE)
+    for path in sorted(tmp_path.iterdir())[:3]:
+        path.unlink()
+    log = CommitLog([tmp_path])
+    assert min(one.offset for one in former) < log.min_offset == 3 * FILE_SIZE
+    evidence = evidence_before(log, 4 * FILE_SIZE, plain.end, former)
+    assert min(one.offset for one in evidence) == log.min_offset
 
 
 def test_evidence_has_one_text() -> None:
