@@ -12,7 +12,12 @@ from reput.checkpoints.swap import has_begun_swap
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError, UsageError
-from reput.store.files import CONSUME_QUEUE_DIRECTORY, STATE_DIRECTORY, WATERMARK_FILE
+from reput.store.files import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    STATE_DIRECTORY,
+    WATERMARK_FILE,
+)
 from reput.store.queue.consumequeue import list_queues
 from reput.store.queue.queuetype import find_batch_topics
 from reput.store.state.built import settings_of
@@ -36,10 +41,12 @@ def check_output(config: DispatcherConfig, given: StoreSettings) -> None:
 
 
 def check_queues_are_ours(store: Path, output: Path) -> None:
-    """Raises an error where there are queues: for an output that has no watermark and is not
-    adopted."""
-    root = output / CONSUME_QUEUE_DIRECTORY
-    if next(list_queues(root), None) is not None:
+    """Raises an error where there are queues of either kind: for an output that has no watermark
+    and is not adopted."""
+    for kind in (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY):
+        root = output / kind
+        if next(list_queues(root), None) is None:
+            continue
         watermark = output / STATE_DIRECTORY / WATERMARK_FILE
         if watermark.exists():
             raise StoreError(

@@ -366,13 +366,21 @@ def test_a_run_that_was_cut_short_leaves_no_unit_of_messages_that_the_log_lost(
     assert units(output, "B/0") == starts[1:40:2]
 
 
+@pytest.mark.parametrize("kind", ["consumequeue", "batchconsumequeue"])
 def test_queues_that_another_writer_built_are_not_gone_on_with_unasked(
-    output: Path, store: Path
+    output: Path, store: Path, kind: str
 ) -> None:
-    """An output with a damaged watermark is told apart from one that never had any."""
+    """Of either kind; an output with a damaged watermark is told apart from one that never had
+    any."""
+    check_queues_are_ours(store, output)
+    (output / kind / "Empty").mkdir(parents=True)
     check_queues_are_ours(store, output)
     with opened(store, output) as run:
         run.commit(0, run.batch(0, FILE_SIZE).end)
+    queues = output / "consumequeue"
+    queues.rename(output / "others")
+    (output / kind).mkdir(exist_ok=True)
+    (output / "others" / "A").rename(output / kind / "A")
     path = output / "reput" / "watermark"
     path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(StoreError, match="is damaged, both slots"):
