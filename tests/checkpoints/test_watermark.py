@@ -42,6 +42,15 @@ def write(directory: Path, *ends: int) -> list[Watermark]:
     return written
 
 
+def test_a_slot_of_another_format_is_none() -> None:
+    """A later version of the file may have other fields after another magic, with a CRC as well."""
+    sound = FIRST.pack()
+    assert Watermark.unpack(sound.ljust(SLOT_SIZE, b"\0")) == FIRST
+    other = b"REPUTWM2" + sound[8:76]
+    slot = other + struct.pack(">I", zlib.crc32(other))
+    assert Watermark.unpack(slot.ljust(SLOT_SIZE, b"\0")) is None
+
+
 def test_a_watermark_is_read_back(tmp_path: Path) -> None:
     """By this process and the next; none before the first."""
     assert read_watermark(tmp_path) is None

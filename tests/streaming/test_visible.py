@@ -224,11 +224,18 @@ def test_an_end_that_the_log_does_not_reach_is_taken_back(
         assert units(output, "A/0") == starts[:kept:2]
 
 
-def test_an_end_of_another_owner_does_not_count(output: Path, store: Path, plain: PlainLog) -> None:
-    """Where a watermark has a new epoch, nothing of the old owner's slots is read."""
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_an_end_of_another_owner_does_not_count(
+    output: Path, store: Path, plain: PlainLog, *, is_made_anew: bool
+) -> None:
+    """Where a watermark has a new epoch, or is another output's whose epochs began again, nothing
+    of the old owner's slots is read."""
     write_two_batches(store, output, plain)
-    moved = WatermarkFile(output / "reput")
-    moved.advance(replace(watermark(output), epoch=watermark(output).epoch + 1))
+    moved, before = WatermarkFile(output / "reput"), watermark(output)
+    if is_made_anew:
+        moved.advance(replace(before, store_id=before.store_id[::-1]))
+    else:
+        moved.advance(replace(before, epoch=before.epoch + 1))
     moved.close()
     assert seen(output) == watermark(output).end_offset == starts_of(plain)[20]
 

@@ -1,0 +1,169 @@
+"""Commits in rare states, without Spark: what a start finds of another writer or of a killed one.
+
+What is on disk is read as bytes, and what would be there after a power cut is the recorder's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from reput.store import fsops
+from reput.store.state.watermark import Watermark
+from tests.streaming.test_commit import (
+    FILE_SIZE,
+    TIME,
+    cut,
+    ledger,
+    opened,
+    output,
+    plain,
+    store,
+    watermark,
+)
+from tests.support.operations import before_operations
+from tests.support.power_cuts import Disk
+from tests.support.recorder import Recorder
+from tests.support.wire import PlainLog, file_name
+
+__all__ = ["output", "plain", "store"]
+
+
+def checkpoint(output: Path) -> tuple[int, ...]:
+    """The first five fields of RocketMQ's checkpoint file."""
+    return struct.unpack_from(">qqqqq", (output / "checkpoint").read_bytes())
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_the_time_of_an_index_that_a_broker_built_stays(
+    output: Path, store: Path, plain: PlainLog, *, index: bool
+) -> None:
+    """A broker deletes the index files that are younger than the third field. Where this run builds
+    none, they are the broker's; where it does, a run that was cut short may have lost the last."""
+    (store / "broker.conf").write_text(f"messageIndexEnable={str(index).lower()}\n")
+    output.mkdir()
+    known = struct.pack(">qqqqq", TIME, TIME, TIME + 5, 0, 0)
+    (output / "checkpoint").write_bytes(known.ljust(4096, b"\0"))
+    found = []
+    for _ in range(2):
+        with opened(store, output) as run:
+            run.commit(0, plain.spans[9][1])
+        found.append(checkpoint(output)[2])
+    assert found == [TIME + 5, 0 if index else TIME + 5]
+
+
+def test_a_cut_log_is_at_once_in_rocketmqs_checkpoint(
+    output: Path, store: Path, plain: PlainLog
+) -> None:
+    """A broker that starts before the next message comes begins its recovery by it."""
+    with opened(store, output) as run:
+        run.commit(0, plain.end)
+        run.committer.end()
+    assert checkpoint(output)[:2] == (TIME + 59, TIME + 59)
+    cut(store, plain, 40)
+    with opened(store, output):
+        assert checkpoint(output) == (TIME + 39, TIME + 39, 0, 0, plain.spans[39][0])
+
+
+def test_damage_whose_line_is_gone_is_listed_when_its_batch_comes_again(
+    output: Path, store: Path, plain: PlainLog
+) -> None:
+    """A replay is what brings a lost ledger back."""
+    start, end = plain.spans[22]
+    plain.put(start + 4, b"XXXX")
+    plain.write(store / "commitlog")
+    lines = []
+    for _ in range(2):
+        with opened(store, output) as run:
+            counts = run.commit(0, plain.end)
+        assert counts.quarantined_bytes == end - start
+        lines.append(ledger(output))
+        (output / "reput" / "quarantine.jsonl").unlink()
+    assert lines[0] == lines[1] != []
+
+
+def lose_files(store: Path, count: int) -> int:
+    """Retention takes the log's first files; where the log begins then."""
+    for number in range(count):
+        (store / "commitlog" / file_name(number * FILE_SIZE)).unlink(missing_ok=True)
+    return count * FILE_SIZE
+
+
+def test_a_lost_range_is_listed_once_after_a_start_that_was_interrupted(
+    output: Path, store: Path, plain: PlainLog
+) -> None:
+    """It had listed the range and not moved the watermark; then the log lost more."""
+    end = plain.spans[5][1]
+    with opened(store, output) as run:
+        run.commit(0, end)
+    line = {"physical_offset": end, "end_physical_offset": 2 * FILE_SIZE}
+    with (output / "reput" / "quarantine.jsonl").open("a") as file:
+        file.write(json.dumps({**line, "reason": "segment_deleted"}) + "\n")
+    first = lose_files(store, 3)
+    with opened(store, output):
+        assert watermark(output).end_offset == first
+    assert ledger(output) == [
+        {"physical_offset": end, "end_physical_offset": first, "reason": "segment_deleted"}
+    ]
+
+
+def durable_end(tree: dict[str, bytes]) -> int:
+    data = tree.get("reput/watermark", b"")
+    slots = [Watermark.unpack(data[at : at + 4096]) for at in (0, 4096)]
+    found = max((one for one in slots if one), key=lambda one: one.sequence, default=None)
+    return -1 if found is None else found.end_offset
+
+
+def test_a_lost_range_is_listed_before_the_watermark_passes_it(
+    output: Path, store: Path, plain: PlainLog
+) -> None:
+    """Wherever the power is cut: what is skipped is in the ledger, or comes again."""
+    end = plain.spans[5][1]
+    with opened(store, output) as run:
+        run.commit(0, end)
+    first = lose_files(store, 2)
+    with Recorder(output) as recorder, opened(store, output):
+        pass
+    recorder.check()
+    passed = 0
+    for count in range(len(recorder.operations) + 1):
+        tree = dict(Disk.after(recorder, count).durable())
+        if durable_end(tree) >= first:
+            passed += 1
+            assert b"segment_deleted" in tree["reput/quarantine.jsonl"], count
+    assert passed
+
+
+def test_what_another_writer_left_is_durable_before_a_watermark_covers_it(
+    output: Path, store: Path, plain: PlainLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker syncs its queues once a minute, and is killed before that. What a start adopts, it
+    has no writes of its own for."""
+    with opened(store, output) as run:
+        run.commit(0, plain.end)
+        run.committer.end()
+    for path in (output / "reput").iterdir():
+        if path.is_file():
+            path.unlink()
+    synced: list[int] = []
+    sync_file_system = fsops.sync_file_system
+
+    def noted(fd: int, path: Path) -> None:
+        sync_file_system(fd, path)
+        synced.append(os.fstat(fd).st_ino)
+
+    monkeypatch.setattr(fsops, "sync_file_system", noted)
+    before: list[bool] = []
+
+    def tell(operation: str, path: str) -> None:
+        if operation == "pwrite" and path.endswith("/watermark"):
+            before.append(output.stat().st_ino in synced)
+
+    with before_operations(tell), opened(store, output):
+        pass
+    assert before
+    assert all(before)
