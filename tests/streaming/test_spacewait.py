@@ -82,6 +82,29 @@ def test_the_little_that_a_batch_has_found_too_little_is_not_tried_with_it_again
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
 
 
+def test_a_quota_that_has_room_again_shows_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system's free bytes stay the same: that a trial write failed before is enough."""
+    answers, tries = [False, False, True], list[int]()
+
+    def work() -> str:
+        tries.append(len(answers))
+        if len(tries) == 1:
+            raise NoSpaceError("over quota")
+        return "done"
+
+    left = os.statvfs_result((4096, 1, 0, 1 << 20, 1 << 20, 0, 0, 0, 0, 255))
+    looks = iter(range(20))
+    monkeypatch.setattr(space, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(space, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(os, "statvfs", lambda _: left)
+    monkeypatch.setattr(fsops, "has_space", lambda _: answers.pop(0) if answers else True)
+    wait = SpaceWait([tmp_path], threading.Event(), lambda: next(looks) and None)
+    assert wait.retry(work) == "done"
+    assert tries == [3, 0]
+
+
 def test_each_wait_is_told_by_its_own_length(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
