@@ -45,7 +45,10 @@ class _Conversion:
         converted = [self._converted(item) for item in (value if are_several else [value])]
         if None in converted:
             typed = self._by_typer().coerce(value, param=param, ctx=ctx)
-            if isinstance(typed, int) and not -_MAX_LONG <= typed <= _MAX_LONG:
+            numbers = [
+                each for each in (typed if are_several else [typed]) if isinstance(each, int)
+            ]
+            if any(not -_MAX_LONG <= each <= _MAX_LONG for each in numbers):
                 raise typer.BadParameter(
                     f"it must be a whole number up to {_MAX_LONG}", ctx=ctx, param=param
                 )

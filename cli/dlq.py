@@ -108,7 +108,7 @@ def show(
         raise UsageError("give OFFSET or --message-id, one of them")
     offsets = [] if offset is None else [offset]
     with opened_contents(output) as contents:
-        letters = _chosen(contents, group, offsets, [message_id] if message_id else [])
+        letters = _chosen(contents, group, offsets, [] if message_id is None else [message_id])
         # several died with one UNIQ_KEY where the group got the message again: the last one
         return messages.message_result(
             _message(contents, letters[-1]), letters[-1].queue_offset, body
@@ -128,9 +128,8 @@ def _chosen(
         if ids:
             message = _message(contents, letter)
             origin = message.properties.get("ORIGIN_MESSAGE_ID")
-            known |= {
-                f"id {each}" for each in (message.offset_message_id, message.unique_key, origin)
-            }
+            names = (message.offset_message_id, message.unique_key, origin)
+            known |= {f"id {each}" for each in names if each is not None}
         if known & asked:
             chosen.append(letter)
             missing -= known

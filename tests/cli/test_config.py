@@ -197,6 +197,68 @@ def test_show_of_no_command(words: tuple[str, ...], parts: tuple[str, ...], call
     assert_one_line(call("config", "show", *words), 2, *parts)
 
 
+def test_the_innermost_table_of_a_file_counts(written: Callable[[str], Path]) -> None:
+    """A group's table is for each of its commands, and stands above what is for all."""
+    lines = ('output = "top"', "[checkpoints]", 'output = "group"', "[checkpoints.prune]")
+    file = ConfigFile(written("\n".join([*lines, 'output = "command"'])))
+    for words, output in (
+        ("checkpoints prune", "command"), ("checkpoints list", "group"), ("groups list", "top"),
+        ("expire", "top"),
+    ):  # fmt: skip
+        assert parsed(words, ["/store"], file)["output"] == Path(output), words
+
+
+def test_an_option_that_is_repeated_has_all_of_its_values(
+    written: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list in a file, words in a variable; one alone is one, whatever it has in it."""
+    for value, wanted in (
+        ('["A", "B c"]', ["A", "B c"]),
+        ('"A b"', ["A b"]),
+        ("[1, 2]", ["1", "2"]),
+    ):
+        file = ConfigFile(written(f"[lag]\ntopic = {value}\n"))
+        assert parsed("lag", ["/store"], file)["topic"] == wanted
+    monkeypatch.setenv("REPUT_LAG_TOPIC", "A  B\tC")
+    assert parsed("lag", ["/store"], None)["topic"] == ["A", "B", "C"]
+    monkeypatch.setenv("REPUT_STATUS_STORE", "/a b")
+    assert parsed("status", [], None)["store"] == Path("/a b")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("True", True), ("TRUE", True), ("1", True), ("false", False),
+     ("False", False), ("0", False)],
+)  # fmt: skip
+def test_a_switch_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, text: str, value: bool
+) -> None:
+    """As unit files and shells write it; it stands above a file."""
+    monkeypatch.setenv("REPUT_EXPIRE_APPLY", text)
+    assert parsed("expire", ["/store"], None)["apply"] is value
+
+
+@pytest.mark.parametrize("text", ["yes", "2", "no", "tru"])
+def test_a_switch_in_the_environment_that_is_neither(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """The variable is named, and the command does not run."""
+    monkeypatch.setenv("REPUT_EXPIRE_APPLY", text)
+    line = f"REPUT_EXPIRE_APPLY is {text!r}; it must be true or false"
+    assert_one_line(call("expire", tmp_path), 2, line)
+
+
+def test_a_time_of_a_file_is_that_time(written: Callable[[str], Path]) -> None:
+    """TOML has times of its own; they are taken as the text of an option is."""
+    for value, text in (
+        ("2026-01-31T12:30:00Z", "2026-01-31T12:30:00+00:00"),
+        ("2026-01-31T12:30:00", "2026-01-31T12:30:00"), ("2026-01-31", "2026-01-31"),
+        ("1769860800000", "1769860800000"),
+    ):  # fmt: skip
+        file = ConfigFile(written(f"[tail]\nfrom-time = {value}\n"))
+        assert parsed("tail", ["/store", "T"], file)["from_time"] == text
+
+
 def test_an_option_without_a_value_has_none(call: Call) -> None:
     """A switch is true or false, and a time that nobody gave no text."""
     shown = json.loads(call("config", "show", "--json", "tail", "/store", "T", "-f").stdout)

@@ -121,6 +121,7 @@ def test_wrong_calls(golden: Callable[[str], Path], call: Call) -> None:
         (2, "give one of --to-time, --earliest", (*reset, "--earliest", "--to-time", "-1h")),
         (2, "give one of --to-time, --earliest", (*reset, "--queue", 1)),
         (2, "give one of --to-time, --earliest", (*reset, "--earliest", "--queue", 1)),
+        (2, "give one of --to-time, --earliest", (*reset, "--offset", 0, "--apply")),
         (2, "--to-time is 'soon'", (*reset, "--to-time", "soon")),
         (2, "missing option '--topic'", reset[:4]),
         (2, "choose one from 0 to 1500", (*reset, "--queue", 1, "--offset", 1501, "--apply")),
