@@ -47,7 +47,7 @@ def test_a_line_of_one_of_several_stores_names_it(
 def test_progress_in_json_has_each_figure_by_its_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a run that began at 1,000, has dispatched up to 1,600, and scanned 300 more of 2,000."""
+    """The run began at 1,000, has dispatched up to 1,600, and scanned 300 more of 2,000."""
     monkeypatch.setattr(render, "PLAIN_SECONDS", -1.0)
     progress = Progress(start_offset=1000, end_offset=1000, log_end=2000)
     progress.advance(1600, DispatchCounts(messages=7, duplicates=2))

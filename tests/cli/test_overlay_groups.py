@@ -33,7 +33,7 @@ def waits(level: int, topic: str, stored: int, queue: int = 0) -> Record:
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    """Of the level 3, the message that is due first is not the first one of the log."""
+    """The message of level 3 that is due first is not the first one of the log."""
     origin = b"RETRY_TOPIC\x01Orders\x02ORIGIN_MESSAGE_ID\x01FIRST\x02"
     with LogAppender(tmp_path / "overlay", file_size=1 << 16) as appender:
         for record in (
@@ -83,7 +83,7 @@ def test_counts_stand_below_their_headings(output: Path, call: Call) -> None:
 
 
 def test_messages_of_one_group_are_exported(output: Path, call: Call) -> None:
-    """Those of the topic have no group, and are in what is asked for without one."""
+    """A topic's have no group, and are in what is asked for without one."""
 
     def exported(*groups: str) -> Counter[tuple[str, str | None, str, str | None]]:
         words = [word for group in groups for word in ("--group", group)]

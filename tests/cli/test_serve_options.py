@@ -1,4 +1,4 @@
-"""What ``serve`` and ``run`` make of their options, without a server and without Spark."""
+"""Options of ``serve`` and ``run``: the stores and runs that they make, without any of them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_store_of_a_glob_has_an_output_of_its_own(
 
 
 def test_a_property_file_is_for_one_store(tmp_path: Path, call: Call, served: Served) -> None:
-    """Also where a glob finds but one now."""
+    """A glob may find but one now."""
     conf = store(tmp_path / "stores" / "a") / "broker.conf"
     for words in (
         ("--stores", tmp_path / "stores" / "*"),

@@ -40,7 +40,7 @@ def test_a_second_signal_ends_a_command_at_once(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_first_signal_lets_a_command_end(tmp_path: Path, number: signal.Signals) -> None:
-    """What it has to do is done."""
+    """It does what it has to do."""
     with ChildRun(tmp_path / "log", [sys.executable, "-c", BUSY, "heeds"]) as run:
         run.wait_until(lambda: "ready" in run.stdout)
         run.process.send_signal(number)
