@@ -288,7 +288,13 @@ class ComparedExt(ComparedFiles):
         if self._log.start == 0 or self._is_start_checked:
             return
         self._is_start_checked = True
-        before, last = self._before, offset if is_sound else self._before
+        before = self._before
+        if before is not None and not (
+            self._may_exist(before) and (offset < 0 or before < offset)
+        ):
+            # a damaged address: up to it there may be units of messages in the log, or terabytes
+            before = None
+        last = offset if is_sound else before
         if last is None:
             return
         at = last - last % self.file_size
