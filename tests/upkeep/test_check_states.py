@@ -17,6 +17,7 @@ from reput.store.state.ledger import LedgerCount
 from reput.upkeep.watch.check import State, Thresholds, problems, worst
 from reput.upkeep.watch.status import FollowerStatus, OutputStatus, read_status
 from tests.streaming.test_begin_again import Site
+from tests.support.processes import open_files
 
 LIMITS = Thresholds(50, 600)
 
@@ -107,3 +108,17 @@ def test_the_line_begins_with_what_its_state_is_for(sound: OutputStatus) -> None
         "'c_1 lag'=0.000s;50;600;0 'c_1 lag_bytes'=0B;;;0 'c_1 unqueued'=7B;;;0 "
         "'c_1 quarantine'=15B;;;0 'c_1 gaps'=4;;;0"
     )
+
+
+def test_a_status_that_cannot_be_read_leaves_nothing_open(tmp_path: Path) -> None:
+    """A program that asks again and again would run out of descriptors."""
+    site = Site(tmp_path)
+    site.put("Orders", range(3))
+    site.write()
+    site.output.start()
+    (site.output.state / "followers").mkdir()
+    (site.output.state / "followers" / "torn.json").write_text("{")
+    with pytest.raises(StoreError, match="remove it") as caught:
+        read_status(site.output.settings(), site.output.root)
+    assert caught.tb is not None
+    assert open_files(tmp_path) == 0

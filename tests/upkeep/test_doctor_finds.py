@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 from pathlib import Path
 
 import pytest
 
 from reput.checkpoints.ownership import Ownership
+from reput.store.config import OnQueueGap, read_store_settings
 from reput.upkeep.doctor import Find, examine
-from tests.streaming.test_begin_again import Site
+from tests.streaming.test_begin_again import LOG_FILE_SIZE, Site
 from tests.support.processes import holder
 
 
@@ -116,3 +118,77 @@ def test_a_queue_that_closed_up_is_told_where_a_group_is_beyond(tmp_path: Path) 
     found = finds_of(site)
     assert set(found) == {"positions_moved"}
     assert str(found["positions_moved"].command).endswith("--on-queue-gap blank")
+
+
+def test_a_log_that_begins_at_the_watermark_has_lost_nothing(tmp_path: Path) -> None:
+    """All of a file was dispatched before retention took it; what came since is another thing, and
+    any command may look at the positions."""
+    site = Site(tmp_path)
+    site.put("Orders", range(40))
+    site.write()
+    site.output.start(part=lambda _: LOG_FILE_SIZE)
+    site.expire(LOG_FILE_SIZE)
+    assert set(finds_of(site)) == {"messages_in_no_queue"}
+    assert site.output.verify().differences == ()
+    site.output.start()
+    assert set(finds_of(site)) == set()
+
+
+def test_what_cannot_be_read_hides_what_follows(tmp_path: Path) -> None:
+    """Its line comes after what was found before it, and nothing that was read later is told."""
+    site = dispatched(tmp_path)
+    commit(site.output.store, 11)
+    (site.output.root / ".reput-rebuild").mkdir()
+    first = min((site.output.root / "consumequeue" / "Orders" / "0").iterdir())
+    first.write_bytes(first.read_bytes()[:-1])
+    assert list(finds_of(site)) == ["killed_build", "unreadable"]
+    find = finds_of(site)["unreadable"]
+    assert (find.is_wrong, find.command) == (True, None)
+    assert str(first) in find.text
+
+
+def test_a_log_that_was_cut_hides_what_follows(tmp_path: Path) -> None:
+    """Until a run has seen it, nothing can be told of queues and groups."""
+    site = dispatched(tmp_path)
+    commit(site.output.store, 11)
+    site.plain.cut(site.plain.spans[-2][1])
+    site.write()
+    assert list(finds_of(site)) == ["log_cut"]
+
+
+def test_a_queue_with_blanks_in_its_gaps_has_moved_nothing(tmp_path: Path) -> None:
+    """Each message is at its own offset, wherever groups are."""
+    site = Site(tmp_path)
+    site.put("Orders", range(3))
+    site.put("Orders", range(5, 10))
+    site.write()
+    site.output.start(on_queue_gap=OnQueueGap.BLANK)
+    assert "queue_offset_gap" in (site.output.state / "quarantine.jsonl").read_text()
+    commit(site.output.store, 6)
+    assert set(finds_of(site)) == set()
+
+
+def test_the_lag_of_a_run_is_nothing_to_heal(tmp_path: Path) -> None:
+    """It is while nobody brings the messages into their queues."""
+    site = dispatched(tmp_path)
+    site.put("Orders", range(10, 12))
+    site.write()
+    assert set(finds_of(site)) == {"messages_in_no_queue"}
+    with holder(Ownership(site.output.root).__enter__):
+        assert set(finds_of(site)) == set()
+
+
+def test_queues_of_a_broker_that_reach_beyond_the_log_are_cut_by_a_run(tmp_path: Path) -> None:
+    """Its log was copied earlier than they were."""
+    site = dispatched(tmp_path)
+    store = site.output.store
+    for name in ("consumequeue", "index"):
+        shutil.copytree(site.output.root / name, store / name)
+    settings = read_store_settings(store)
+    assert examine(settings, store) == []
+    site.plain.cut(site.plain.spans[-3][1])
+    site.write()
+    (find,) = examine(settings, store)
+    assert (find.state, find.is_wrong) == ("units_beyond_log", True)
+    assert find.command == f"reput run {store} --adopt --once"
+    assert find.text.endswith(" Orders/0")

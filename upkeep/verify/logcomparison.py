@@ -71,6 +71,8 @@ class LogComparison:
         self.verifiers.append(self.index)
         self.differences: list[Difference] = []
         self.newest_store_timestamp = 0
+        self.last_store_timestamp = 0
+        """Store time of the last message, which is not the newest one where a clock stepped back."""
         self.last_record_offset = -1
         self.store_checkpoint: StoreCheckpoint | None = None
         """The content to write where the checkpoint is wrong."""
@@ -144,6 +146,7 @@ class LogComparison:
             progress.position, max(lasts) + 1, runs, (), messages, max(lasts), entries,
             self._batch_topics,
         )  # fmt: skip
+        self.last_store_timestamp = batch.last_store_timestamp or self.last_store_timestamp
         for verifier in self.verifiers:
             verifier.compare(batch)
         progress.advance(batch.end, DispatchCounts(messages=messages))

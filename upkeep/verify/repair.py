@@ -59,6 +59,6 @@ def _new_watermark(comparison: LogComparison) -> Watermark:
     return Watermark(
         new_store_id(), comparison.scope.end,
         last_record_offset=last, last_record_crc=fingerprint(comparison.log, last),
-        last_store_timestamp=comparison.newest_store_timestamp,
+        last_store_timestamp=comparison.last_store_timestamp,
         index_begin=-1 if comparison.index.begin is None else comparison.index.begin,
     )  # fmt: skip

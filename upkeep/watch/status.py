@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -121,7 +122,13 @@ def read_status(
     Raises UsageError where ``output`` does not belong to this log and for an unknown topic,
     StoreError where log or queues cannot be read.
     """
-    log = settings.open_log()
+    with closing(settings.open_log()) as log:
+        return _read_status(log, settings, output, topics)
+
+
+def _read_status(
+    log: CommitLog, settings: StoreSettings, output: Path, topics: Collection[str] | None
+) -> OutputStatus:
     # the order matters: a dispatcher may be moving the watermark
     stored_watermark = end_of_output(output, settings.root, log)
     if topics is not None:
@@ -141,7 +148,7 @@ def read_status(
         # a broker that runs may have appended since the log's end was found
         if watermark is None and coverage.writer_pid is None and holds_more(queue):
             beyond.append(str(key.relative_path))
-    status = OutputStatus(
+    return OutputStatus(
         str(settings.property_file) if settings.property_file else None,
         tuple(map(str, settings.commit_log_directories)),
         log.min_offset, log_end, watermark, lag.bytes, lag.messages, lag.seconds,
@@ -154,8 +161,6 @@ def read_status(
         else (),
         tuple(queues), follower_statuses(output, log_end),
     )  # fmt: skip
-    log.close()
-    return status
 
 
 def _with_begins(
