@@ -128,7 +128,7 @@ def test_a_batch_whose_start_is_not_known_is_no_target(place: Place) -> None:
     """The batch before it is gone: the refusal names those that can be rewound to."""
     for name in ("offsets", "commits"):
         (place.output.state / "spark" / name / "0").unlink()
-    with pytest.raises(UsageError, match="start of batch 1 is not known.* has batches 2 to 2;"):
+    with pytest.raises(UsageError, match=r"start of batch 1 is not known.* has batches 2 to 2;"):
         rewind(place.output.settings(), place.root, None, Target(batch=1), apply=False)
 
 

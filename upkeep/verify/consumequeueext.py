@@ -289,9 +289,7 @@ class ComparedExt(ComparedFiles):
             return
         self._is_start_checked = True
         before = self._before
-        if before is not None and not (
-            self._may_exist(before) and (offset < 0 or before < offset)
-        ):
+        if before is not None and not (self._may_exist(before) and (offset < 0 or before < offset)):
             # a damaged address: up to it there may be units of messages in the log, or terabytes
             before = None
         last = offset if is_sound else before

@@ -72,7 +72,7 @@ class LogComparison:
         self.differences: list[Difference] = []
         self.newest_store_timestamp = 0
         self.last_store_timestamp = 0
-        """Store time of the last message, which is not the newest one where a clock stepped back."""
+        """Store time of the last message; not the newest where a clock stepped back."""
         self.last_record_offset = -1
         self.store_checkpoint: StoreCheckpoint | None = None
         """The content to write where the checkpoint is wrong."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import shutil
 import struct
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def test_the_last_record_of_a_killed_run_may_be_in_no_queue(ram_path: Path) -> N
     output = DerivedOutput.build("mixed", ram_path)
     records = log_records(output.store)
     logics, tried = 0, {True: 0, False: 0}
-    for before, record in zip(records, records[1:-1], strict=False):
+    for before, record in pairwise(records[:-1]):
         if before.dispatched_to_queue:
             logics = before.store_timestamp
         if record.store_timestamp == logics or not logics:

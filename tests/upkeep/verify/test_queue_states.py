@@ -162,9 +162,7 @@ def test_an_ext_is_cut_with_its_queue(ram_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [0, 1, 19, 20, MAX_EXT_UNIT_SIZE])
-def test_a_long_range_of_gone_ext_units_is_healed_in_whole_units(
-    ram_path: Path, more: int
-) -> None:
+def test_a_long_range_of_gone_ext_units_is_healed_in_whole_units(ram_path: Path, more: int) -> None:
     """No unit is shorter than 20 bytes, nor longer than a short can say."""
     output = DerivedOutput.unpack("ext", ram_path)
     with (output.store / "broker.conf").open("a") as conf:
