@@ -55,7 +55,7 @@ def test_a_rewind_moves_a_checkpoint_aside_that_spark_cannot_go_on_with(place: P
 
 
 def test_what_is_kept_is_listed_with_all_its_bytes(place: Place) -> None:
-    """Those of files below its directories too."""
+    """Files below its directories count too."""
     place.rewind(place.spans[30][0])
     (kept,) = list_kept(place.root, place.output.state / "spark")
     files = tree(kept.path)
@@ -113,7 +113,7 @@ def test_a_lost_range_that_begins_before_the_log_is_no_place(place: Place) -> No
 
 
 def test_blanks_before_a_queues_first_message_are_no_units(tmp_path: Path) -> None:
-    """Of five messages from offset 3 on, five units are cut, and the blanks go with them."""
+    """Five messages from offset 3 on have five units; the blanks go with them."""
     site = Site(tmp_path)
     site.put("Other", range(2))
     site.put("Orders", range(3, 8))

@@ -1,5 +1,5 @@
-"""What ``top``, ``status`` and the metrics say of rare states: a log that was cut below a follower,
-a run of another machine, a broker's own store, faults that last."""
+"""Rare states as ``top``, ``status`` and the metrics show them: a log that was cut below a follower, a
+run of another machine, a broker's own store, faults that last."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_recovery_is_never_more_than_done(scene: Scene, share: float) -> None:
 
 
 def test_a_fault_that_lasts_is_logged_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    """And once more where it comes again."""
+    """It is logged once more where it comes again."""
     scene.dispatch(1)
     path = scene.config.state_directory / "followers" / "torn.json"
     path.parent.mkdir()

@@ -69,7 +69,7 @@ def lost_front(directory: Path, seed: int, *, is_all: bool) -> Place:
 def test_a_repair_leaves_the_ext_units_that_a_damaged_address_leads_into(
     ram_path: Path, seed: int, beyond: int, *, is_all: bool
 ) -> None:
-    """Those of messages that the log has are as they were, and nothing is written after them."""
+    """Units of messages that the log has are as they were, and nothing is written after them."""
     place = lost_front(ram_path, seed, is_all=is_all)
     assert place.output.verify().differences == ()
     exts = tree(place.output.root / "consumequeue_ext")

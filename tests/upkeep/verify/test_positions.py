@@ -51,7 +51,7 @@ def grown(directory: Path, seed: int, *steps_back: int) -> tuple[GrownLog, list[
 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_bytes_after_a_slot_are_found_and_healed(ram_path: Path, slot: int) -> None:
-    """And bytes after the file's end: the watermark has two slots of a page each."""
+    """So are bytes after the file's end: the watermark has two slots of a page each."""
     output = DerivedOutput.build("plain", ram_path)
     path = output.state / "watermark"
     whole = path.read_bytes()

@@ -114,7 +114,7 @@ def test_lines_about_messages_without_a_unit_are_missed(tmp_path: Path, *, is_ba
 
 
 def test_all_queues_are_counted(ram_path: Path, seed: int) -> None:
-    """Those too of which the log has no message any more."""
+    """Queues of which the log has no message any more are among them."""
     log = GrownLog(ram_path / "store", random.Random(seed), ext=False)
     log.plain.append(topic=b"Old", store_timestamp=1)
     log.grow(60)
@@ -224,7 +224,7 @@ def test_index_files_are_removed_the_newest_first(ram_path: Path) -> None:
 
 
 def test_an_index_is_built_anew_from_where_the_log_begins(ram_path: Path) -> None:
-    """Not from where it once began, which the log has lost."""
+    """The log has lost the place where it once began."""
     output = DerivedOutput.build("mixed", ram_path)
     logs = sorted((output.store / "commitlog").iterdir())
     logs[0].unlink()
