@@ -1,5 +1,8 @@
-"""Rare states as ``top``, ``status`` and the metrics show them: a log that was cut below a follower, a
-run of another machine, a broker's own store, faults that last."""
+"""Rare states as ``top``, ``status`` and the metrics show them.
+
+A log that was cut below a follower, a run of another machine, a broker's own store, faults that
+last.
+"""
 
 from __future__ import annotations
 
