@@ -36,6 +36,7 @@ REFUSED_CONFS = {
     "storeType=DefaultRocksdb": ("'DefaultRocksdb'", "storeType=default"),
     "storeType= defaultRocksDB ": ("'defaultRocksDB'", "storeType=default"),
     "configManagerVersion=v2": ("configManagerVersion", "config/topics.json"),
+    "configManagerVersion=v2 ": ("configManagerVersion", "config/topics.json"),
     DOUBLE_WRITE + "combineCQLoadingCQTypes=defaultRocksDB": ("combineCQLoadingCQTypes",),
     DOUBLE_WRITE + "combineCQUseRocksdbForLmq=true\nenableMultiDispatch=true": (
         "combineCQUseRocksdbForLmq", "enableMultiDispatch=false",
@@ -51,6 +52,7 @@ READ_CONFS = (
     "configManagerVersion=v1",
     DOUBLE_WRITE,
     DOUBLE_WRITE + "combineCQLoadingCQTypes=defaultRocksDB; default",
+    DOUBLE_WRITE + "combineCQLoadingCQTypes=DEFAULT;defaultRocksDB",
     DOUBLE_WRITE + "combineCQPreferCQType=defaultRocksDB",
     DOUBLE_WRITE + "combineCQUseRocksdbForLmq=true",  # there are no light queues
     "combineCQUseRocksdbForLmq=true\nenableMultiDispatch=true",  # nothing is in RocksDB
@@ -161,6 +163,22 @@ def test_a_dledger_log_given_as_a_commitlog_is_known_by_its_bytes(tmp_path: Path
     assert f"{log / f'{4096:020d}'} begins with a DLedger entry at physical offset 4096" in refusal(
         root
     )
+
+
+def test_the_newest_file_of_several_directories_tells_their_log(tmp_path: Path) -> None:
+    """It may be in any of them, and what has a file's name without being one tells nothing."""
+    paths = [tmp_path / name for name in ("a", "b")]
+    root = make_store(tmp_path / "store", f"storePathCommitLog={paths[0]},{paths[1]}\n")
+    entry = dledger_entry(7, 4096, b"x" * 91).ljust(4096, b"\0")
+    plain = bytes.fromhex("0000005bdaa320a7").ljust(4096, b"\0")
+    for newest, other in (paths, paths[::-1]):
+        for path in paths:
+            shutil.rmtree(path, ignore_errors=True)
+            path.mkdir()
+        (other / f"{0:020d}").write_bytes(plain)
+        (newest / f"{4096:020d}").write_bytes(entry)
+        (other / f"{8192:020d}").mkdir()
+        assert "begins with a DLedger entry at physical offset 4096" in refusal(root)
 
 
 def test_an_entry_is_known_by_its_sizes_and_position() -> None:

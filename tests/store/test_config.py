@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from reput.store.brokerconf import parse_properties, with_statements
-from reput.store.config import read_store_settings
+from reput.store.brokerconf import Properties, parse_properties, with_statements
+from reput.store.config import broker_name, read_store_settings
 from reput.store.errors import NotReadyError, UsageError
 from reput.store.state.built import SETTINGS, settings_of
 from tests.support import settings_page
@@ -447,3 +447,20 @@ def test_every_file_that_a_setting_decides_is_in_its_row() -> None:
         "topicBegins": (queue | ext | batch, True),
         "messageDelayLevelsMs": (queue | ext | batch, True),
     }
+
+
+def test_a_broker_without_a_name_has_that_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the same where the folder is given as the current one; a stated name is trimmed, and
+    one of blanks is none."""
+    root = make_store(tmp_path / "broker-a")
+    monkeypatch.chdir(root)
+    for stated, name in (
+        ({}, "broker-a"),
+        ({"brokerName": " "}, "broker-a"),
+        ({"brokerName": "b "}, "b"),
+    ):
+        properties = Properties(root / "broker.conf", stated)
+        assert broker_name(root, properties) == name
+        assert broker_name(Path(), properties) == name

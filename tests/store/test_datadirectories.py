@@ -65,6 +65,15 @@ def test_directories_of_such_names_elsewhere_are_free(tmp_path: Path) -> None:
     check_target(tmp_path / "commitlog" / "stores" / "a")
 
 
+def test_a_file_is_no_place(tmp_path: Path) -> None:
+    """Nor is anything below it, whether it is named itself or by a link."""
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for target in ("file", "file/deep/er", "link", "link/x"):
+        with pytest.raises(UsageError, match=f"{tmp_path}/file is not a directory; give another"):
+            check_target(tmp_path / target)
+
+
 def test_a_store_around_a_store_is_free(golden: Callable[[str], Path]) -> None:
     """Into the store itself and beside its directories is where outputs usually are."""
     store = golden("plain")

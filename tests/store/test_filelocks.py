@@ -31,8 +31,53 @@ def test_a_held_file_is_read_and_a_left_one_removed(tmp_path: Path) -> None:
     path.write_bytes(b"one")
     with holder(lambda: lock(path)):
         assert read_held(path) == b"one"
+        assert open_files(tmp_path) == 0
     assert read_held(path) is None
+    assert open_files(tmp_path) == 0
     assert not path.exists()
+
+
+def test_who_is_patient_gets_a_lock_that_is_released_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second descriptor is refused by flock within one process as well."""
+    path, slept = tmp_path / "lock", list[float]()
+    held = lock(path) or pytest.fail("not taken")
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            held.release()
+
+    monkeypatch.setattr("reput.store.filelocks.time.sleep", sleep)
+    assert lock(path) is None
+    assert slept == []
+    with lock(path, patience=3600.0) or pytest.fail("not taken"):
+        assert len(slept) == 3
+        assert open_files(tmp_path) == 1
+
+
+def test_a_child_lets_go_of_what_it_inherits_once(tmp_path: Path) -> None:
+    """A file that it opens then may get the same number, and is not closed by a release that comes
+    too late; the parent's lock stays."""
+    path = tmp_path / "lock"
+    held = lock(path) or pytest.fail("not taken")
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            fd = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)
+            held.release()
+            held.release()
+            code = 0 if fd == held.fd and os.write(fd, b"x") == 1 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert lock(path) is None
+    held.release()
+    held.release()
+    with lock(path) or pytest.fail("not taken"):
+        pass
 
 
 def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

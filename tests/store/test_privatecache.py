@@ -118,3 +118,24 @@ def test_a_place_in_the_environment_is_absolute_or_none(
     monkeypatch.setenv("XDG_CACHE_HOME", place)
     assert privatecache.private_directory("kind") == tmp_path / ".cache" / "reput" / "kind"
     assert not [*stands.iterdir()]
+
+
+def test_what_others_can_write_to_is_made_private_or_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory of this user's is closed to others; where another user has made it, or none can
+    be made, that of the temporary files is taken, and where that is another's too, none."""
+    monkeypatch.setattr(privatecache.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    home = tmp_path / "home"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    (home / "reput" / "kind").mkdir(parents=True)
+    (home / "reput" / "kind").chmod(0o777)
+    assert privatecache.private_directory("kind") == home / "reput" / "kind"
+    assert (home / "reput" / "kind").stat().st_mode & 0o777 == 0o700
+    user = os.getuid()
+    (home / "reput" / "file").touch()
+    fallback = tmp_path / "tmp" / f"reput-{user}" / "reput" / "file"
+    assert privatecache.private_directory("file") == fallback
+    monkeypatch.setattr(os, "getuid", lambda: user + 1)
+    with pytest.raises(OSError, match="no private directory for kind; set XDG_CACHE_HOME"):
+        privatecache.private_directory("kind")

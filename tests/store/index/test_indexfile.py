@@ -107,11 +107,15 @@ def test_names_count_up_where_the_clock_does_not(tmp_path: Path) -> None:
     assert new_index_file_name(tmp_path / future) == "29991231235960000"
 
 
-@pytest.mark.parametrize(("slots", "entries"), [(0, 10), (1, 1), (-1, 100), (5_000_000, 1 << 27)])
+@pytest.mark.parametrize(
+    ("slots", "entries"),
+    [(0, 10), (1, 1), (-1, 100), (5_000_000, 1 << 27), ((2**31 - 80) // 4, 2)],
+)
 def test_sizes_with_which_no_file_works_are_refused(slots: int, entries: int) -> None:
     """A file takes one entry at least, and its size is a Java int."""
     with pytest.raises(UsageError, match="maxHashSlotNum"):
         IndexLayout(slots, entries)
+    assert IndexLayout((2**31 - 80) // 4 - 1, 2).file_size == 2**31 - 4
 
 
 def test_the_default_file_has_rocketmqs_size() -> None:
@@ -317,6 +321,14 @@ def test_the_first_message_is_that_of_the_oldest_file(tmp_path: Path) -> None:
     struct.pack_into(">q", data, 16, 300)
     (tmp_path / "20200101000000000").write_bytes(data)
     assert IndexFiles(tmp_path, layout).first_phy_offset() == 300
+    # what a full disk leaves of a copy; a pipe of such a name is none
+    for length in (0, 8, 39):
+        (tmp_path / "20200101000000000").write_bytes(data[:length])
+        assert IndexFiles(tmp_path, layout).first_phy_offset() == 0
+    os.mkfifo(tmp_path / "20190101000000000")
+    (tmp_path / "20180101000000000").mkdir()
+    assert IndexFiles(tmp_path, layout).first_phy_offset() == 0
+    assert len(IndexFiles(tmp_path, layout).named_paths()) == 2
 
 
 def test_a_damaged_chain_ends(tmp_path: Path, seed: int) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from reput.store import fsops
-from reput.store.errors import NoSpaceError, OutputError, StoreError, SyncError
+from reput.store.errors import NoSpaceError, OutputError, StoreError, SyncError, UsageError
 from reput.store.log.appender import LogAppender
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.record import Record, decode_host
@@ -138,6 +138,22 @@ def test_a_stated_file_size_is_followed(tmp_path: Path) -> None:
             appender.append(Record(topic=b"T"))
         assert len(contents(root)) == 2 * size
         assert (root / "broker.conf").read_text() == f"mappedFileSizeCommitLog={size}\n"
+
+
+def test_a_property_file_that_states_no_size_stays(tmp_path: Path) -> None:
+    """It has other settings of the broker, which nobody else knows. A store whose log is on several
+    disks has no place for an appender's, though the first of them is the usual one."""
+    (tmp_path / "broker.conf").write_text("brokerName=b\n")
+    with LogAppender(tmp_path, file_size=FILE_SIZE) as appender:
+        appender.append(Record(topic=b"T"))
+    assert (tmp_path / "broker.conf").read_text() == "brokerName=b\n"
+    before, other = contents(tmp_path), tmp_path / "other"
+    other.mkdir()
+    text = f"storePathCommitLog={tmp_path / 'commitlog'},{other}\n"
+    (tmp_path / "broker.conf").write_text(text)
+    with pytest.raises(UsageError, match=f", {other}, and an appender writes only to"):
+        LogAppender(tmp_path).__enter__()
+    assert contents(tmp_path) == before
 
 
 def test_a_record_that_does_not_fit_takes_nothing(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from reput.store.config import OnQueueGap, StoreSettings, read_store_settings
 from reput.store.queue.batchconsumequeue import BATCH_CQ_STORE_UNIT_SIZE, BATCH_UNIT_DTYPE
@@ -174,9 +175,11 @@ def test_a_hole_ends_the_removal(tmp_path: Path) -> None:
     assert list(expired_files(setup.root, settings, log.plain.end, log.plain.end)) == []
 
 
-def test_ext_files_go_with_the_units_that_point_to_them(ram_path: Path) -> None:
-    """Every place where the log may begin: ext files that end before the first live address."""
-    count, file_size, ext_size = 40, 100, 100
+@pytest.mark.parametrize("file_size", [100, 1000])
+def test_ext_files_go_with_the_units_that_point_to_them(ram_path: Path, file_size: int) -> None:
+    """Every place where the log may begin: ext files that end before the first live address, also
+    of a queue with all of its units in one file, which stays."""
+    count, ext_size = 40, 100
     codes = np.arange(count, dtype=np.int64)
     placed = place(0, ext_size, codes, codes, np.zeros((count, 7), np.uint8))
     for first in range(count + 1):
@@ -192,7 +195,8 @@ def test_ext_files_go_with_the_units_that_point_to_them(ram_path: Path) -> None:
         planned = list(expired_files(output, settings, 100 * first, None))
         kinds = [file.path.relative_to(output).parts[0] for file in planned]
         assert kinds == sorted(kinds)
-        remove_files(planned)
+        gone = sum(file.path.stat().st_size for file in planned)
+        assert remove_files(planned) == gone
         ext.refresh()
         live = placed.addresses[first:].tolist()
         assert all(ext.read(address) is not None for address in live)
@@ -244,6 +248,22 @@ def test_index_files_go_oldest_first_and_never_the_last(golden: Callable[[str], 
         planned = [file.path for file in expired_files(store, settings, log_min, 0)]
         gone = [path for path, end in zip(paths[:-1], ends, strict=False) if end < log_min]
         assert [path for path in planned if path.parent.name == "index"] == gone, log_min
+
+
+def test_an_index_file_that_stays_keeps_those_after_it(golden: Callable[[str], Path]) -> None:
+    """``IndexService.deleteExpiredFile`` stops at the first one, whatever the later ones say: a
+    broker that was set back has such. The plan has each file's size."""
+    store = golden("mixed")
+    first, second, third = sorted((store / "index").iterdir())
+    settings = read_store_settings(store)
+    for path, end in ((first, 500), (second, 100), (third, 50)):
+        data = bytearray(path.read_bytes())
+        data[24:32] = end.to_bytes(8, "big")
+        path.write_bytes(data)
+    for log_min, gone in ((300, []), (501, [first, second])):
+        planned = [file for file in expired_files(store, settings, log_min, 0) if not file.topic]
+        assert [file.path for file in planned] == gone
+        assert [file.size for file in planned] == [path.stat().st_size for path in gone]
 
 
 def test_batch_queue_files_go_by_the_rule_of_queue_files(tmp_path: Path) -> None:

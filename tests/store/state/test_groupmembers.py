@@ -41,6 +41,28 @@ def test_a_member_takes_the_place_of_one_that_was_killed(tmp_path: Path) -> None
     assert not [*directory.iterdir()]
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b"[]", b"null", b'{"topics": ["T"]}', b'{"strategy": "S"}',
+        b'{"topics": 7, "strategy": "S"}',
+    ],
+)  # fmt: skip
+def test_who_holds_a_file_without_saying_what_it_wants_is_no_member_yet(
+    tmp_path: Path, content: bytes
+) -> None:
+    """It writes its file once it has the lock; others join and share the queues meanwhile."""
+    (tmp_path / MEMBERS).mkdir(parents=True)
+    path = tmp_path / MEMBERS / "joining"
+    path.write_bytes(content)
+    with (
+        lock(path) or pytest.fail("not taken"),
+        GroupMember(tmp_path, "g", member("a", "T")) as one,
+    ):
+        assert one.members() == [member("a", "T")]
+        assert path.read_bytes() == content
+
+
 def test_a_file_that_is_taken_for_a_dead_members_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

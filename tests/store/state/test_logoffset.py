@@ -78,6 +78,14 @@ def test_what_is_no_offset_is_none(value: object) -> None:
     assert parse_offset(value) is None
 
 
+def test_an_offset_with_a_field_that_nobody_knows_is_none() -> None:
+    """It is of a later version, and what it says might be that the position is another one."""
+    for value in (offset_json(STORE, 7), offset_json(STORE, 1_234_567, EVIDENCE)):
+        assert parse_offset(value, STORE) is not None
+        assert parse_offset({**value, "until": 3}, STORE) is None
+        assert parse_offset(json.dumps({**value, "until": None}), STORE) is None
+
+
 @pytest.mark.parametrize("offset", [True, 1.0, "1", -1, MAX_OFFSET + 1, None])
 def test_an_offset_is_a_whole_number_of_bytes(offset: object) -> None:
     """Anything else is refused even with a right checksum."""
