@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from reput.store import configjson
-from reput.store.errors import NotReadyError
+from reput.store.errors import NotReadyError, StoreError
 
 
 def test_integer_keys_become_texts_and_nothing_else_changes() -> None:
@@ -89,3 +90,69 @@ def test_a_file_is_read_whole_while_a_broker_overwrites_it(tmp_path: Path) -> No
         stop.set()
         broker.join()
     assert counters == sorted(counters)
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Waits for a broker take no time; how long they would be."""
+    slept = list[float]()
+    monkeypatch.setattr(configjson.time, "sleep", slept.append)
+    return slept
+
+
+def test_what_cannot_be_read_is_told_from_what_is_not_whole(
+    tmp_path: Path, unhurried: list[float]
+) -> None:
+    """No time mends the first, which is said of the file itself; a backup stands in for both."""
+    path, backup = tmp_path / "topics.json", tmp_path / "topics.json.bak"
+    path.mkdir()
+    backup.write_text('{"a":')
+    with pytest.raises(StoreError, match=rf"^cannot read {path}: Is a directory$") as caught:
+        configjson.read(path)
+    assert not isinstance(caught.value, NotReadyError)
+    assert caught.value.path == str(path)
+    backup.write_text("{1:2}")
+    assert configjson.read(path) == {"1": 2}
+    path.rmdir()
+    backup.unlink()
+    backup.mkdir()
+    path.write_text('{"a":')
+    with pytest.raises(NotReadyError, match=rf"^{path} is not whole: "):
+        configjson.read(path)
+    path.unlink()
+    with pytest.raises(StoreError, match="Is a directory"):
+        configjson.read(path)
+    assert sum(unhurried) < 10
+
+
+def test_a_file_that_is_written_during_a_read_is_read_again(
+    tmp_path: Path, unhurried: list[float]
+) -> None:
+    """Also where it looks whole: between two pieces of one text there may be the end of the one
+    before. It is waited for as long as a broker takes, and its backup is older."""
+    path, reads = tmp_path / "topics.json", list[int]()
+    texts = ['{"a":1}', "", '{"a":', '{"a":2}']
+    path.with_name("topics.json.bak").write_text('{"a":0}')
+    path.write_text(texts[0])
+
+    def broker(_: float) -> None:
+        reads.append(len(reads))
+        path.write_text(texts[min(len(reads), 3)])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(configjson.time, "sleep", broker)
+        statuses, fstat = list[int](), os.fstat
+
+        def changing(fd: int) -> os.stat_result:
+            statuses.append(fd)
+            if len(statuses) == 2:
+                os.utime(path, (1, 1))
+            return fstat(fd)
+
+        patch.setattr(configjson.os, "fstat", changing)
+        assert configjson.read(path) == {"a": 2}
+    assert len(reads) == 3
+    assert unhurried == []
+    path.write_text("")
+    assert configjson.read(path) == {"a": 0}
+    assert len(unhurried) == configjson.TRIES - 1

@@ -130,3 +130,20 @@ def test_a_place_leads_to_the_record_that_holds_it(tmp_path: Path, seed: int) ->
             for earlier in (0, plain.spans[number - 1][0], start):
                 assert record_start(log, start, earlier) == start
                 assert record_start(log, end - 1, earlier) == start
+
+
+def test_a_passage_up_to_within_a_blank_ends_where_it_begins(tmp_path: Path, seed: int) -> None:
+    """A bound at its first byte or at its file's end is passed to; nothing of a BLANK is a record
+    or damage."""
+    plain, _ = log_of_three_files(tmp_path, random.Random(seed))
+    ends = [1024 * (1 + number) for number in range(1, 3)]
+    with closing(CommitLog([tmp_path])) as log:
+        for file_end in ends:
+            blank = max(end for _, end in plain.spans if end <= file_end)
+            assert blank < file_end
+            before = [start for start, end in plain.spans if end <= blank]
+            for place in {blank, blank + 1, file_end - 1, file_end}:
+                passed = pass_over(log, plain.start, place)
+                assert passed.end == (file_end if place == file_end else blank), place
+                assert (passed.messages, passed.bad) == (len(before), ())
+                assert passed.last_record_offset == before[-1]

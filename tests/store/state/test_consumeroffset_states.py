@@ -131,7 +131,7 @@ def test_a_key_that_lacks_its_topic_or_group_is_named(tmp_path: Path, key: str) 
 
 
 def test_topics_of_a_group_are_sorted() -> None:
-    """Topics of a group of a longer name are none of them, nor those of its broadcasting consumers."""
+    """A group of a longer name has others, and so have the broadcasting consumers of this one."""
     keys = [("b", "g"), ("c", "gg"), ("a", "g"), ("d", "g@broadcast"), ("%RETRY%g", "g")]
     offsets: Offsets = {TopicGroup(*key): {} for key in keys}
     assert topics_of(offsets, "g") == ["%RETRY%g", "a", "b"]
