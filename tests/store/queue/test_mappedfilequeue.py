@@ -13,7 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from reput.store.queue.consumequeue import ConsumeQueueFiles
 from reput.store.queue.mappedfilequeue import crc32_of, data_end, used_end
+from reput.store.queue.unsynced import UnsyncedFiles
+from tests.support.power_cuts import Disk
+from tests.support.recorder import Recorder, read_tree
+from tests.support.wire import UNIT
 
 MIB = 1 << 20
 
@@ -56,3 +61,23 @@ def test_the_last_byte_of_a_sparse_file_is_found(tmp_path: Path) -> None:
             assert used_end(fd, used + 1) == used + 1, pieces
             written = max((at + len(data) for at, data in pieces.items()), default=0)
             assert written <= data_end(fd) < written + len(page), pieces
+
+
+def test_a_queue_that_begins_anew_is_durable_with_its_names(ram_path: Path) -> None:
+    """It was removed, as a topic that was made again has it, and has files of the same names: a
+    power cut after the next sync leaves them with all their bytes."""
+    units = [UNIT.pack(100 * at, 100, at) for at in range(12)]
+    with Recorder(ram_path) as recorder:
+        files, unsynced = ConsumeQueueFiles(ram_path / "T" / "0", 100), UnsyncedFiles()
+        files.write(0, b"".join(units), ram_path, unsynced)
+        unsynced.sync()
+        files.remove_all()
+        assert (files.starts, read_tree(ram_path)) == ([], {"T": None, "T/0": None})
+        files.write(0, b"".join(units[::-1]), ram_path, unsynced)
+        assert files.starts == [0, 100, 200]
+        unsynced.sync()
+    recorder.check()
+    found = Disk.after(recorder).durable()
+    assert found == read_tree(ram_path)
+    written = b"".join(data for _, data in sorted(found.items()) if data)
+    assert written == b"".join(units[::-1]).ljust(300, b"\0")
