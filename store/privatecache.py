@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,14 +17,18 @@ KEPT_VERSIONS = 8
 def private_directory(name: str) -> Path:
     """``reput/name`` in the user's cache, created if missing. Raises OSError.
 
-    Code in it is executed, hence the strict owner and mode.
+    Code in it is executed, hence the strict owner and mode. Among the temporary files anybody may
+    have made the directory around it, and could put another one in its place.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not home.is_absolute():
         home = Path("~/.cache").expanduser()
-    for parent in (home, Path(tempfile.gettempdir()) / f"reput-{os.getuid()}"):
+    temporary = Path(tempfile.gettempdir()) / f"reput-{os.getuid()}"
+    for parent in (home, temporary):
         directory = parent / "reput" / name
         try:
+            if parent is temporary and not _is_made_private(parent):
+                continue
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.chmod(0o700)
         except OSError:
@@ -33,6 +38,14 @@ def private_directory(name: str) -> Path:
     raise OSError(
         f"no private directory for {name}; set XDG_CACHE_HOME to the absolute path of one"
     )
+
+
+def _is_made_private(directory: Path) -> bool:
+    """Make a directory if it is missing; whether only this user can change its entries."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = directory.lstat()
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return is_own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def version_directory(name: str, sources: Iterable[Path], versions: Sequence[str]) -> Path:

@@ -139,3 +139,30 @@ def test_what_others_can_write_to_is_made_private_or_left(
     monkeypatch.setattr(os, "getuid", lambda: user + 1)
     with pytest.raises(OSError, match="no private directory for kind; set XDG_CACHE_HOME"):
         privatecache.private_directory("kind")
+
+
+@pytest.mark.parametrize("kind", ["open to all", "open to a group", "a link", "another user's"])
+def test_a_directory_that_others_have_made_among_the_temporary_files_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Whoever can change what is in it could put another directory in the place of ours, whose code
+    would then be executed."""
+    monkeypatch.setattr(privatecache.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    around = tmp_path / "tmp" / f"reput-{os.getuid()}"
+    assert privatecache.private_directory("kind") == around / "reput" / "kind"
+    assert around.stat().st_mode & 0o777 == 0o700
+    around.chmod(0o755)
+    assert privatecache.private_directory("kind") == around / "reput" / "kind"
+    if kind == "a link":
+        around.rename(tmp_path / "elsewhere")
+        around.symlink_to(tmp_path / "elsewhere")
+    elif kind == "another user's":
+        if os.getuid():
+            pytest.skip("only root can give a directory away")
+        os.chown(around, 12345, -1)
+    else:
+        around.chmod(0o757 if kind == "open to all" else 0o775)
+    with pytest.raises(OSError, match="no private directory for kind"):
+        privatecache.private_directory("kind")
