@@ -362,3 +362,72 @@ def test_space_is_there_before_it_is_mapped(tmp_path: Path) -> None:
         os.truncate(path, 0)
         os.truncate(path, layout.file_size)
         assert path.stat().st_blocks == 0
+
+
+def test_a_slot_beyond_the_last_entry_leads_nowhere(tmp_path: Path) -> None:
+    """RocketMQ takes no slot whose number is greater than indexCount: what stands there is left
+    from before a cut."""
+    layout, path = IndexLayout(1, 10), tmp_path / NAME
+    file = MappedIndexFile.create(path, layout, None)
+    times = np.full(2, 1_700_000_000_000)
+    file.put(np.array([100, 200]), np.full(2, 3, np.int32), times)
+    file.close()
+    key = b"T#" + key_with_hash(3)
+    assert IndexFiles(tmp_path, layout).query_offset(key, 9, 0, 1 << 62).phy_offsets == (200, 100)
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">iqii", data, layout.entry_position(5), 3, 777, 0, 2)
+    for slot, found in (
+        (5, ()),
+        (9, ()),
+        (10, ()),
+        (-1, ()),
+        (0, ()),
+        (2, (200, 100)),
+        (1, (100,)),
+    ):
+        struct.pack_into(">i", data, 40, slot)
+        path.write_bytes(data)
+        result = IndexFiles(tmp_path, layout).query_offset(key, 9, 0, 1 << 62)
+        assert result.phy_offsets == found, slot
+
+
+def test_an_entry_of_zeros_is_lost_unless_it_is_the_logs_first(tmp_path: Path) -> None:
+    """A key of the first message may hash to 0, and is in the first second of the file."""
+    layout, path = IndexLayout(2, 10), tmp_path / NAME
+    file = MappedIndexFile.create(path, layout, None)
+    assert file.first_lost_entry() is None
+    times = np.full(4, 1_700_000_000_000)
+    file.put(np.array([0, 0, 100, 200]), np.array([0, 4, 0, 6], np.int32), times)
+    assert file.first_lost_entry() is None
+    file.close()
+    for number in (4, 3, 2):
+        data = bytearray(path.read_bytes())
+        start = layout.entry_position(number)
+        data[start : start + 20] = bytes(20)
+        path.write_bytes(data)
+        file = MappedIndexFile(path, layout)
+        assert file.first_lost_entry() == number
+        file.close()
+
+
+def test_a_restored_file_has_zeros_where_no_entry_is(tmp_path: Path) -> None:
+    """Entry 0 is none, and what follows the last one is nothing, as in a file that RocketMQ has
+    just filled so far."""
+    layout, path, fresh = IndexLayout(3, 10), tmp_path / NAME, tmp_path / "fresh"
+    times = np.array([1_700_000_000_000, 1_700_000_005_000])
+    parts = np.array([100, 200]), np.array([4, 7], np.int32), times
+    for place in (path, fresh):
+        file = MappedIndexFile.create(place, layout, None)
+        assert file.put(*parts) == 2
+        file.close()
+    data = bytearray(path.read_bytes())
+    for number in (0, 3, 9):
+        start = layout.entry_position(number)
+        data[start : start + 20] = b"\7" * 20
+    data[:52] = bytes(52)
+    path.write_bytes(data)
+    file = MappedIndexFile(path, layout)
+    kept = file.sound_entries(1 << 40, 3)
+    file.restore(kept, None, dict(zip((100, 200), times.tolist(), strict=True)).get)
+    file.close()
+    assert path.read_bytes() == fresh.read_bytes()
