@@ -224,7 +224,7 @@ def test_a_batch_read_begins_at_the_groups_offsets_and_changes_nothing(
 def test_of_an_output_its_own_offsets_count_once_it_has_any(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Until then the store's do, with which its first commit would begin."""
+    """The store's count until then: its first commit would begin with them."""
     store = golden("plain")
     output = shutil.copytree(store, tmp_path / "output", ignore=shutil.ignore_patterns("config"))
     reader = batch_reader(store, output=output, group=GROUP, topics="Topic_0")
