@@ -124,11 +124,13 @@ class OffsetsRule:
             client = self._state.member(event.number, key[0])
             reset = self._resets.get(key)
             if reset is not None and client in reset.unsure:
-                # now it shows
-                reset.unsure.remove(client)
+                # now it shows, unless it may have expired since: who comes back is moved then
                 if code == MOVED:
+                    reset.unsure.remove(client)
                     reset.unaware.add(client)
                     self.moved[event.number, event.opaque] = reset.offset
+                elif not self._state.may_have_expired(key[0], client, event.time):
+                    reset.unsure.remove(client)
             is_moved = client is not None and self._pulled(key, client)
             if not is_moved and int(str(request.ext["sysFlag"])) & COMMITS:
                 self._commit(event, key, request)
@@ -155,9 +157,13 @@ class OffsetsRule:
 
     def _commit(self, event: Event, key: Key, request: Request) -> None:
         client, reset = self._state.member(event.number, key[0]), self._resets.get(key)
-        if reset is None or client not in reset.unaware | reset.notified:
-            is_sure = reset is None or client not in reset.unsure
-            self._add(event, key, int(str(request.ext["commitOffset"])), is_sure=is_sure)
+        is_sure = True
+        if reset is not None and client is not None:
+            is_awaited = client in reset.unaware | reset.notified
+            if is_awaited and not self._state.may_have_expired(key[0], client, event.time):
+                return
+            is_sure = not is_awaited and client not in reset.unsure
+        self._add(event, key, int(str(request.ext["commitOffset"])), is_sure=is_sure)
 
     def _add(self, event: Event, key: Key, offset: int, *, is_sure: bool = True) -> None:
         commits = self._committed.setdefault(key, _Committed()).commits
