@@ -221,9 +221,9 @@ class Committer:
     def commit(self, batch: DispatchBatch) -> DispatchCounts:
         """Write a batch and let readers see it; ``publish`` comes next.
 
-        Raises UsageError where a topic has queues of the other kind, StoreError where the batch
-        does not follow from what was written, and OwnershipError where another dispatcher has
-        taken over; nothing is written then. After OutputError nothing has advanced, and the batch
+        Raises StoreError where a topic has queues of the other kind, or the batch does not follow
+        from what was written, and OwnershipError where another dispatcher has taken over; nothing
+        is written then. After OutputError nothing has advanced, and the batch
         may come again.
         """
         if batch.batch_topics != self._indexes.batch_topics:

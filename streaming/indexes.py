@@ -45,7 +45,7 @@ class Indexes:
 
     @classmethod
     def of(cls, config: DispatcherConfig, settings: StoreSettings) -> Indexes:
-        """Decide by the settings of the output (``store.state.built``). Raises UsageError where a
+        """Decide by the settings of the output (``store.state.built``). Raises StoreError where a
         topic is declared as one kind of queue and present as the other."""
         return cls(settings, find_batch_topics(settings.root, config.output))
 

@@ -83,3 +83,24 @@ def test_a_record_of_another_output_does_not_count(tmp_path: Path, *, is_ours: b
             output.start()
         return
     output.start()
+
+
+def test_an_index_that_began_late_begins_there_after_queues_were_built_again(
+    tmp_path: Path,
+) -> None:
+    """It was switched off when they were: nothing of the log before its begin was indexed then."""
+    output, plain = dispatched(tmp_path, "maxIndexNum=9\n")
+    shutil.rmtree(output.root)
+    middle = plain.spans[6][0]
+    output.start(index=False, part=lambda _: middle)
+    output.start(index=True)
+    output.start(index=False)
+    wanted = tree(output.root / "consumequeue")
+    shutil.rmtree(output.root / "consumequeue")
+    output.start()
+    assert tree(output.root / "consumequeue") == wanted
+    found = read_watermark(output.state)
+    assert found is not None
+    assert found.index_begin == middle
+    output.start(index=True)
+    assert output.verify().differences == ()

@@ -51,6 +51,17 @@ def test_a_new_query_has_an_empty_directory_and_a_pinned_start(
     assert read_position(directory, STORE) == SparkPosition(700, 0, False, 1900)
 
 
+def test_a_start_from_which_no_query_began_is_pinned_anew(tmp_path: Path) -> None:
+    """A run that waits for its log starts again and again: nothing is there to be kept aside."""
+    output, directory = tmp_path / "output", tmp_path / "spark"
+    (output / "reput").mkdir(parents=True)
+    config = DispatcherConfig(tmp_path, output, checkpoint=directory)
+    for start in (300, 500, 700):
+        _prepare_spark_directory(config, replace(PLAN, start=start))
+    assert {path.name for path in tmp_path.iterdir()} == {"output", "spark"}
+    planned(directory, 1900)
+
+
 def test_a_kept_checkpoint_is_brought_to_its_position(tmp_path: Path) -> None:
     """Batches beyond it are repeated; the others stay."""
     output, directory = tmp_path / "output", tmp_path / "spark"

@@ -7,6 +7,7 @@ there before and after. A run is driven without Spark.
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,6 +88,24 @@ def test_nothing_is_removed_or_cut(output: DerivedOutput, name: str) -> None:
     assert queues(output) == whole(output)
     assert output.verify().differences == ()
     assert expire(settings, output.root, apply=False).files == ()
+
+
+def test_queues_that_are_gone_are_not_built_from_what_is_left(output: DerivedOutput) -> None:
+    """Those of the missing part would be without units; mounted again, they are built as a
+    whole."""
+    output.start(mapped_file_size_consume_queue=FILE_SIZE)
+    expected = whole(output)
+    for path in (output.root / "consumequeue", output.root / "index"):
+        shutil.rmtree(path)
+    with (
+        unmounted(output.store / "front"),
+        pytest.raises(CommitLogError, match=r"not be mounted: the queues are not built again"),
+    ):
+        output.start()
+    assert queues(output) == {}
+    output.start()
+    assert queues(output) == expected
+    assert output.verify().differences == ()
 
 
 def test_retention_waits_and_dispatching_goes_on(
