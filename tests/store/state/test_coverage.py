@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,39 @@ def test_a_missing_queue_counts_from_its_first_message(
     found = coverage_of(tmp_path)
     assert found.missing.messages is None
     assert (found.line(tmp_path, tmp_path) or "").startswith("at least ")
+
+
+def test_of_much_that_is_pending_the_first_part_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any queue: from the first message on, and all bytes after the part that is read."""
+    made = four_queues(tmp_path)
+    made.write()
+    shutil.rmtree(tmp_path / "consumequeue")
+    counted = 3000
+    monkeypatch.setattr(coverage, "MAX_COUNTED", counted)
+    read = max(end for start, end in made.log.spans if start < counted)
+    spans = [span for spans in made.queues.values() for span in spans if span[0] < counted]
+    size = sum(end - start for start, end in spans)
+    assert coverage_of(tmp_path).pending == Messages(size + made.log.end - read, None, 0)
+
+
+@pytest.mark.parametrize("verify_crc", [True, False])
+def test_a_body_that_changed_counts_where_its_crc_does_not(
+    tmp_path: Path, *, verify_crc: bool
+) -> None:
+    """A run that verifies bodies lists such a message, and gives it no unit."""
+    made = four_queues(tmp_path)
+    at = made.log.append(topic=b"New", body=b"body")
+    made.log.append(topic=b"a/b")
+    made.write()
+    data = made.log.bytes_at(made.log.spans[-2])
+    made.log.put(at + data.index(b"body"), b"Body")
+    made.log.write(tmp_path / "commitlog")
+    settings = replace(read_store_settings(tmp_path), verify_crc=verify_crc)
+    with closing(settings.open_log()) as log:
+        found = read_coverage(tmp_path, settings, log, None, LogTail(log).settled())
+    assert found.pending.messages == (0 if verify_crc else 1)
 
 
 def test_a_unit_after_a_queues_end_is_told_from_none(tmp_path: Path) -> None:
