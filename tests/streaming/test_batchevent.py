@@ -1,4 +1,4 @@
-"""What the log says of a batch, and the one line that it says of an error, whoever raised it."""
+"""The log tells of a batch, and of an error in one line, whoever raised it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_batch_is_told_as_what_was_committed_of_it(logged: pytest.LogCaptureFi
 def test_a_failed_batch_is_one_line_that_begins_with_its_cause(
     logged: pytest.LogCaptureFixture, error: Exception, cause: str
 ) -> None:
-    """Of our errors the whole, of others the first line; with the range that is known."""
+    """It has the whole of our errors, the first line of others, and the range that is known."""
     BatchEvent(Measures(), None, 12, None).log_failed(error)
     (record,) = logged.records
     assert (record.levelno, record.getMessage()) == (logging.ERROR, "batch failed")

@@ -370,8 +370,8 @@ def test_a_run_that_was_cut_short_leaves_no_unit_of_messages_that_the_log_lost(
 def test_queues_that_another_writer_built_are_not_gone_on_with_unasked(
     output: Path, store: Path, kind: str
 ) -> None:
-    """Of either kind; an output with a damaged watermark is told apart from one that never had
-    any."""
+    """They may be of either kind; an output with a damaged watermark is told apart from one that
+    never had any."""
     check_queues_are_ours(store, output)
     (output / kind / "Empty").mkdir(parents=True)
     check_queues_are_ours(store, output)

@@ -1,4 +1,4 @@
-"""What a command refuses before it starts Java: all that the start would refuse, and no more."""
+"""A command refuses before it starts Java all that the start would refuse, and no more."""
 
 from __future__ import annotations
 

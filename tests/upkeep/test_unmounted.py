@@ -91,8 +91,7 @@ def test_nothing_is_removed_or_cut(output: DerivedOutput, name: str) -> None:
 
 
 def test_queues_that_are_gone_are_not_built_from_what_is_left(output: DerivedOutput) -> None:
-    """Those of the missing part would be without units; mounted again, they are built as a
-    whole."""
+    """Messages of the missing part would be without units; mounted again, all have theirs."""
     output.start(mapped_file_size_consume_queue=FILE_SIZE)
     expected = whole(output)
     for path in (output.root / "consumequeue", output.root / "index"):

@@ -142,7 +142,7 @@ def test_places_that_the_log_does_not_have_are_left_out(tmp_path: Path) -> None:
 
 
 def test_what_the_log_no_longer_has_is_forgotten(tmp_path: Path) -> None:
-    """Of two records at a distance the older one is kept, which must be one that can be asked."""
+    """The older one of two records at a distance is kept, which must be one that can be asked."""
     plain = filled(random.Random(9), 6 * FILE_SIZE)
     former = evidence_before(opened(plain, tmp_path), 0, 4 * FILE_SIZE)
     for path in sorted(tmp_path.iterdir())[:3]:

@@ -1,4 +1,4 @@
-"""What the files of an output tell of how it was built, and what they do not tell.
+"""The files of an output tell how it was built, as far as they show it.
 
 Files are written by hand from docs/formats.md, in states that a kill, damage or expiry leaves.
 """
@@ -174,7 +174,7 @@ def test_tags_begin_after_messages_that_the_log_has_lost(
 
 @pytest.mark.parametrize("kind", ["an offset", "a hash"])
 def test_one_damaged_entry_does_not_move_the_begin_of_tags(tmp_path: Path, kind: Any) -> None:
-    """Of whichever message it is, but for the first, before which nothing says so."""
+    """It may be of any message but the first, before which nothing says so."""
     plain = tagged_log(20)
     given, entries = store_of(tmp_path, plain), entries_of(plain, range(20))
     for number in range(1, 20):
