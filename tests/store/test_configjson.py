@@ -128,8 +128,8 @@ def test_what_cannot_be_read_is_told_from_what_is_not_whole(
 def test_a_file_that_is_written_during_a_read_is_read_again(
     tmp_path: Path, unhurried: list[float]
 ) -> None:
-    """Also where it looks whole: between two pieces of one text there may be the end of the one
-    before. It is waited for as long as a broker takes, and its backup is older."""
+    """It may look whole all the same: between two pieces of one text there may be the end of the
+    one before. It is waited for as long as a broker takes, and its backup is older."""
     path, reads = tmp_path / "topics.json", list[int]()
     texts = ['{"a":1}', "", '{"a":', '{"a":2}']
     path.with_name("topics.json.bak").write_text('{"a":0}')

@@ -23,7 +23,7 @@ class Form:
 
 
 def test_an_object_is_built_of_the_fields_that_it_has() -> None:
-    """Those with a default may be missing; a field of two types has either of them."""
+    """Fields with a default may be missing; a field of two types has either of them."""
     assert build(Form, {"name": "a", "count": 0}) == Form("a", 0)
     assert build(Form, {"name": "", "count": -1, "end": None}) == Form("", -1)
     sizes, parts = {"x": 1, "y": 2}, {"p": {"q": "r"}, "s": {}}

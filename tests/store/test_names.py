@@ -25,7 +25,7 @@ def test_names_have_letters_digits_and_four_signs() -> None:
 
 @pytest.mark.parametrize("char", ["a", "%", "9"])
 def test_the_longest_names(char: str) -> None:
-    """Of a topic 127, of a group 255; a client's id may have any printable letters."""
+    """A topic's has 127, a group's 255; a client's id may have any printable letters."""
     assert is_topic(char * 127)
     assert not is_topic(char * 128)
     assert is_group(char * 255)
