@@ -74,7 +74,7 @@ def bodies(
 ) -> Bodies:
     """Return how bodies are printed. Raises UsageError for an unknown charset."""
     try:
-        "x".encode(charset)
+        "x".encode(charset).decode(charset, "backslashreplace")
     except (LookupError, UnicodeError) as error:
         raise UsageError(
             f"--charset is {charset!r}, which Python knows no text codec for"

@@ -107,7 +107,9 @@ def test_bodies_in_another_charset(tmp_path: Path, call: Call) -> None:
     (found,) = json_lines(call("get", *place, "--charset", "gbk"))
     assert found["body"] == CHINESE
     assert_one_line(call("get", *place, "--charset", "klingon"), 2, "--charset", "klingon")
-    assert_one_line(call("get", *place, "--charset", "hex"), 2, "--charset", "hex")
+    # some of Python's codecs are for bytes alone, and some for names of hosts
+    for name in ("hex", "idna", "punycode"):
+        assert_one_line(call("get", *place, "--charset", name), 2, "--charset", name)
     done = reput("sql", live.root, "select body from messages order by physicalOffset")
     encoded = {"base64": base64.b64encode(body).decode()}
     assert [row["body"] for row in json_lines(done)] == [encoded, CHINESE]
