@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,8 +12,10 @@ from rich.console import Console
 from reput.checkpoints.history import Batch
 from reput.cli import top, topview
 from reput.cli.topview import Table, TopView, topics
+from reput.store.state.ledger import LedgerCount
 from reput.upkeep.watch.outputs import Reading, WatchedQueue
-from reput.upkeep.watch.status import Lag
+from reput.upkeep.watch.stages import RunStages, Stage
+from reput.upkeep.watch.status import FollowerStatus, Lag
 
 SECONDS = 60.0
 
@@ -104,6 +106,74 @@ def test_numbers_stand_below_their_headings() -> None:
         {"topic": "T", "queue": 1, "min": 2, "max": 9, "messages": 7, "messages/s": 4.0},
         {"batch": 7, "start": 30, "end": 60, "size": 30, "planned": 10.0, "state": "planned"},
     ]
+
+
+def rows_of(view: Callable[[Reading], Table | str], found: Reading) -> list[tuple[object, ...]]:
+    table = view(found)
+    assert isinstance(table, Table)
+    return [*map(tuple, table.rows)]
+
+
+def test_a_batch_is_durable_up_to_the_watermark() -> None:
+    """The newest one is the first; without a watermark Spark's notes alone are known."""
+    batches = tuple(
+        Batch(number, 10, end, committed, None)
+        for number, (end, committed) in enumerate(
+            ((49, True), (50, False), (51, True), (52, False))
+        )
+    )
+    found = replace(reading(()), batches=batches, watermark=50)
+    states = [(row[0], row[-1]) for row in rows_of(topview.batches, found)]
+    assert states == [(3, "planned"), (2, "committed"), (1, "durable"), (0, "durable")]
+    states = [(row[0], row[-1]) for row in rows_of(topview.batches, replace(found, watermark=None))]
+    assert states == [(3, "planned"), (2, "committed"), (1, "planned"), (0, "committed")]
+
+
+def test_a_stage_has_the_mean_of_its_durations() -> None:
+    """One that has not run has none, which is not 0."""
+    stages = (Stage("commit", 4, 0.5, 80.0), Stage("sync", 0, 0.0, None))
+    found = replace(reading(()), stages=RunStages("x", 4, stages))
+    assert rows_of(topview.stages, found) == [
+        ("commit", 4, 80.0, 125.0, 0.5), ("sync", 0, None, None, 0.0)
+    ]  # fmt: skip
+
+
+def test_a_follower_has_one_state() -> None:
+    """One that fails may have to be truncated as well."""
+    followers = (
+        FollowerStatus("a", "t", position=3, rows=4, lost_bytes=5, lag_bytes=6),
+        FollowerStatus("b", "t", truncate_to=0),
+        FollowerStatus("c", "t", error="no", truncate_to=7),
+    )
+    found = replace(reading(()), followers=followers)
+    assert rows_of(topview.followers, found) == [
+        ("a", 3, 6, 4, 5, "ok"), ("b", None, None, 0, 0, "truncating"),
+        ("c", None, None, 0, 0, "failing"),
+    ]  # fmt: skip
+    (line,) = (line for line in lines(TopView("x"), found) if line.startswith("followers"))
+    shown = "a lag 6 B; b lag unknown; c lag unknown, failing"
+    assert line.split(maxsplit=1)[1].rstrip() == shown
+
+
+def test_every_fault_has_a_line() -> None:
+    """Gaps are places, and other ranges have bytes; the log's own fault is the first."""
+    found = replace(
+        reading(()), differs="it was cut", unstopped_run="it was killed",
+        unreadable={"queues": "no"}, damage=("offsets/3",),
+        ledger=(LedgerCount("queue_offset_gap", 2, 0), LedgerCount("bad_magic", 1, 1234)),
+        followers=(
+            FollowerStatus("a", "t"),
+            FollowerStatus("b", "t", error="no", failing_since="2026-01-31T20:00:00+08:00"),
+        ),
+    )  # fmt: skip
+    assert topview.faults(found) == [
+        "log: it was cut", "run: it was killed", "queues: no",
+        "follower b: no; since 2026-01-31T12:00:00.000Z",
+        "gaps: queue offsets jump at 2 places",
+        "quarantine: bad_magic, 1 range of 1,234 bytes", "spark's checkpoint: offsets/3",
+    ]  # fmt: skip
+    (line,) = (line for line in lines(TopView("x"), found) if line.startswith("faults"))
+    assert line.split(maxsplit=1)[1].rstrip() == "7: log: it was cut"
 
 
 @pytest.mark.parametrize("good", [0, 1, 3])
