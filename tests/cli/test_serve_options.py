@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reput.cli import serve, severalstores
+from reput.cli import render, serve, severalstores
 from reput.serving.config import ServerConfig
 from reput.serving.stores import ServedStore
 from reput.store.errors import NotReadyError, StoreError
@@ -24,13 +24,18 @@ Served = list[tuple[ServerConfig, Sequence[ServedStore]]]
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Served:
-    """The configuration and the stores of each server that a command would start."""
+    """The configuration and the stores of each server that a command would start; what is not
+    there yet is an error."""
     found: Served = []
 
     async def serving(config: ServerConfig, stores: Sequence[ServedStore]) -> None:
         found.append((config, stores))
 
+    def at_once(work: Callable[[], object]) -> object:
+        return work()
+
     monkeypatch.setattr(serve, "_serve", serving)
+    monkeypatch.setattr(render, "when_ready", at_once)
     return found
 
 
