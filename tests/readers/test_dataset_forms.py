@@ -12,7 +12,9 @@ import pytest
 from pyarrow import dataset
 
 from reput.readers.dataset import MessageDataset
+from reput.readers.sql import answer
 from reput.store.config import read_store_settings
+from reput.store.errors import CorruptRecordError, ReputError, StoreError, UsageError
 from reput.store.rows.rowform import AS_STORED, RowForm
 from tests.support.wire import PlainLog
 
@@ -122,3 +124,40 @@ def test_progress_is_told_with_each_batch(
     assert {*told} <= {*ends, *range(2048, ends[-1], 2048)}
     assert len({*told}) >= len(ends) // 5
     assert (rows > 0) == (topic != "nothing")
+
+
+@pytest.mark.parametrize(
+    ("query", "kind", "line"),
+    [
+        ("", UsageError, "gives no result; select from the table messages"),
+        ("select nothing from messages", UsageError, "the query cannot be run: "),
+        ("select * from 'x.parquet'", UsageError, "names a file"),
+        ("select topic::int from messages", StoreError, "the query failed: "),
+    ],
+)
+def test_a_query_that_fails_is_told_from_one_that_is_none(
+    tmp_path: Path, query: str, kind: type[ReputError], line: str
+) -> None:
+    """At once, or when its rows are read."""
+    log = PlainLog(1 << 12)
+    log.append(topic=b"T")
+    log.write(tmp_path / "commitlog")
+    messages = MessageDataset(read_store_settings(tmp_path))
+    with pytest.raises(kind, match=line) as raised, answer(messages, query) as reader:
+        reader.read_all()
+    assert type(raised.value) is kind
+
+
+def test_a_query_of_a_log_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    """The log's own error, which DuckDB would hide in one of its own."""
+    log = PlainLog(1024)
+    offsets = [log.append(body=bytes(100)) for _ in range(20)]
+    log.put(offsets[9] + 4, bytes(4))
+    log.write(tmp_path / "commitlog")
+    settings = read_store_settings(tmp_path)
+    query = "select count(body) from messages where topic = 'Topic'"
+    messages = MessageDataset(settings, fail_on_data_loss=True)
+    line = f"at physical offset {offsets[9]}"
+    with pytest.raises(CorruptRecordError, match=line), answer(messages, query) as reader:
+        reader.read_all()
+    assert isinstance(messages.failure, CorruptRecordError)
