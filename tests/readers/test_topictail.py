@@ -87,7 +87,7 @@ def test_a_message_that_is_lost_has_a_place(tmp_path: Path) -> None:
 
 
 def test_each_message_of_an_inner_batch_has_its_offset(tmp_path: Path) -> None:
-    """Those that a filter by tags leaves, too."""
+    """The last one alone, too."""
     small = SmallStore(tmp_path)
     offset = small.log.append(topic=b"Topic", queue_offset=3, body=TWO_MESSAGES, sys_flag=0xC0)
     unit = BatchMessage(offset, small.log.end - offset, base=3, batch_size=2).unit

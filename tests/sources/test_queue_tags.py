@@ -49,7 +49,7 @@ def read_places(store: Path, **options: object) -> list[int]:
 def test_tags_whose_ext_units_are_gone_are_looked_for_in_the_log(
     golden: Callable[[str], Path], gone: int
 ) -> None:
-    """Of some queues, or of all: as RocketMQ's client tells them by text."""
+    """Some queues have lost them, or all; the text decides, as for RocketMQ's client."""
     store = golden("ext")
     for number, directory in enumerate(sorted((store / "consumequeue_ext").glob("*/*"))):
         if gone == 2 or (gone == 1 and number % 2):
