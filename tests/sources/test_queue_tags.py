@@ -143,6 +143,7 @@ def test_pushed_filters_and_options_both_hold(golden: Callable[[str], Path]) -> 
         (topics, EqualTo(("topic",), names[2]), (), {0, 1}, None),
         (topics, In(("queueId",), (1, 2, None)), tuple(names[:2]), {1}, None),
         (topics, In(("topic",), (None,)), (), {0, 1}, None),
+        ({"queueIds": "0,1"}, In(("queueId",), (1, 2)), tuple(names), {1}, None),
         ({"tags": tag}, In(("tags",), (tag, None)), tuple(names), {0, 1, 2, 3}, {tag}),
         ({"tags": tag}, EqualTo(("tags",), other), (), {0, 1, 2, 3}, {tag}),
         ({"tags": f"{tag}||{other}"}, In(("tags",), (other,)), tuple(names), {0, 1, 2, 3}, {other}),
