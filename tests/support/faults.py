@@ -28,7 +28,7 @@ UNREADABLE = (
     OSError(errno.EIO, os.strerror(errno.EIO), "consumequeue/Topic/0"),
     StoreError("a unit of consumequeue/Topic/0 is damaged"),
 )
-"""What the read of a queue may raise: the disk's error, and ours."""
+"""The read of a queue may raise either: the disk's error, or ours."""
 _CHANGES = os.O_CREAT | os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY
 
 
