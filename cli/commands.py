@@ -42,7 +42,11 @@ class _Conversion:
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
         are_several = isinstance(value, list | tuple)
-        converted = [self._converted(item) for item in (value if are_several else [value])]
+        given = value if are_several else [value]
+        if self._type is Path and "" in given:
+            # pathlib would take it for the current directory
+            raise typer.BadParameter("it is empty; give a path", ctx=ctx, param=param)
+        converted = [self._converted(item) for item in given]
         if None in converted:
             typed = self._by_typer().coerce(value, param=param, ctx=ctx)
             numbers = [

@@ -105,6 +105,8 @@ def delta_followers(
         if any(other is not None for other in (delta_schema, delta_store_id, *declared)):
             raise UsageError("the options that begin with --delta- need --delta URL")
         return lambda _name, _form: ()
+    if not delta:
+        raise UsageError("--delta is empty; give the table's URL")
     from reput.sinks.delta.table import DeltaTarget  # noqa: PLC0415
     from reput.sinks.tables.layout import DELTA_LAYOUT  # noqa: PLC0415
 
