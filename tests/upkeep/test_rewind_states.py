@@ -96,8 +96,7 @@ def test_a_rewind_removes_what_a_killed_rebuild_has_built(place: Place) -> None:
 def test_a_lost_range_that_begins_before_the_log_is_no_place(place: Place) -> None:
     """A part of it is in the log that is left; what a start would list anew is not."""
     commitlog = place.log.root / "commitlog"
-    first = next(start for start, _ in place.spans if start >= FILE_SIZE)
-    at = place.spans.index((first, place.spans[[s for s, _ in place.spans].index(first)][1]))
+    at = next(number for number, (start, _) in enumerate(place.spans) if start >= FILE_SIZE)
     lost = (place.spans[at - 1][0], place.spans[at + 2][1])
     line = json.dumps({
         "physical_offset": lost[0], "end_physical_offset": lost[1], "reason": "segment_deleted",
