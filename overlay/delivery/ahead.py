@@ -30,11 +30,13 @@ class DeliveriesAhead:
     def missing(self, waiting: WaitingRecords, now: int) -> list[Source]:
         """The places of records whose deliveries are made next, while nothing is due."""
         is_early = self._next_look - PAUSE_MS <= now < self._next_look
-        if is_early or self._bytes >= MOST_BYTES or len(self._made) >= MOST_RECORDS:
+        if is_early:
             return []
         if self._made and next(waiting.soon(now + AHEAD_MS), None) is None:
             self._made.clear()  # recalled
             self._bytes = 0
+        if self._bytes >= MOST_BYTES or len(self._made) >= MOST_RECORDS:
+            return []
         soon = (place for place in waiting.soon(now + AHEAD_MS) if place not in self._made)
         found = list(itertools.islice(soon, AT_ONCE))
         if not found:

@@ -137,7 +137,8 @@ class KafkaFollower(ABC):
                     to.add_partitions(partitions)
                 for records in self._records(messages):
                     first, last = (int(records.physical_offsets[row]) for row in (0, -1))
-                    # a position cannot lie between the messages of an inner batch
+                    # a position lies neither between messages of an inner batch nor between
+                    # notices of one message
                     if to.commit_is_due and first != sent_offset:
                         to.commit(first)
                     to.send(records)

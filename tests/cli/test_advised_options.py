@@ -117,6 +117,14 @@ CALLS = (
         "leave STORE_B and --only out",
         [("diff", STORE, "--since", "offset:0")],
     ),
+    *(
+        Case(
+            ("diff", STORE, STORE, *option),
+            "--as-of and --output need --since",
+            [("diff", STORE, "--since", "offset:0", *option)],
+        )
+        for option in (("--output", STORE), ("--as-of", "2100-01-01"))
+    ),
     Case(
         ("diff", STORE, STORE, "--only", "x"),
         "choose from consumequeue, ",

@@ -91,11 +91,14 @@ def test_no_more_records_are_made_than_fit() -> None:
 
 
 def test_what_was_recalled_is_forgotten() -> None:
-    """Once nothing else is due soon."""
+    """Once nothing else is due soon; it counts no more, however large it was."""
     waiting, made = WaitingRecords((1000,)), DeliveriesAhead()
     timers(waiting, 1, NOW)
     (one,) = made.missing(waiting, NOW)
-    made.put(one, Record(topic=b"T"))
+    made.put(one, Record(topic=b"T", body=bytes(MOST_BYTES)))
     recall(waiting, 0, NOW)
     assert made.missing(waiting, NOW) == []
     assert made.take(one) is None
+    later = NOW + PAUSE_MS
+    timers(waiting, 1, later, first=1)
+    assert made.missing(waiting, later) == [place(1)]

@@ -16,6 +16,7 @@ from reput.serving import connection, refusals
 from reput.serving.codes import ResponseCode
 from reput.serving.frame import Frame
 from tests.support.certificates import make_certificate
+from tests.support.processes import became
 from tests.support.remoting import Client, framed, served, take_frames
 
 PULL = 11
@@ -120,6 +121,25 @@ def test_memory_for_unfinished_requests_is_bounded(
             for _ in range(1000):
                 large.socket.sendall(bytes(1 << 16))
         assert small.ask(206).code == 0
+
+
+def test_what_lost_connections_held_is_given_back(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of clients that were killed within a request: a large one of others is served, once the
+    server has learnt of their ends."""
+    monkeypatch.setattr(connection.Budget.__init__, "__defaults__", (1 << 20,))
+
+    def is_served() -> bool:
+        with Client(port) as client, suppress(OSError):
+            return client.ask(PULL, NOBODY, bytes(1 << 19)).code == 0
+        return False
+
+    with served(store) as port:
+        for _ in range(8):
+            with Client(port) as lost, suppress(OSError):
+                lost.socket.sendall(struct.pack(">II", 8 << 20, 10) + bytes(3 << 18))
+        assert became(is_served, 30)
 
 
 def test_as_many_clients_are_connected_as_may(

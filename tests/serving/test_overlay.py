@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -23,6 +24,7 @@ from tests.support.remoting import Client, heartbeat, served, served_stores
 from tests.support.wire import read_log
 
 SEND, PULL, QUERY, MAX, BEAT, SEND_BACK, LOCK, ROUTE = 10, 11, 14, 30, 34, 36, 41, 105
+CLUSTERS = 106
 SEND_V2, SEND_BATCH = 310, 320
 SYSTEM_ERROR, NOT_SUPPORTED, ILLEGAL, NO_PERMISSION, NO_TOPIC, NO_GROUP = 1, 3, 13, 16, 17, 26
 GROUP, RETRIES, DEAD = "group", "%RETRY%group", "%DLQ%group"
@@ -410,3 +412,25 @@ def tree_digest(root: Path) -> str:
         digest.update(str(path).encode())
         digest.update(path.read_bytes() if path.is_file() else b"")
     return digest.hexdigest()
+
+
+def test_each_of_several_overlays_is_announced_where_it_is(
+    small: SmallStore, tmp_path: Path
+) -> None:
+    """A client that was sent to another broker's port would send back to the wrong one."""
+    names, places = ("one", "other", "third"), []
+    for name in names:
+        root = shutil.copytree(small.root, tmp_path / name)
+        conf = root / "broker.conf"
+        conf.write_text(conf.read_text().replace("brokerName=base", f"brokerName={name}"))
+        output = tmp_path / f"{name}-output"
+        output.mkdir()
+        (output / "consumequeue").symlink_to(root / "consumequeue")
+        places.append((root, output))
+    with served_stores(places, overlay=True) as ports, Client(ports[0]) as client:
+        table = client.ask(CLUSTERS).json["brokerAddrTable"]
+        found = {name: broker["brokerAddrs"]["0"] for name, broker in table.items()}
+        brokers = [*names, *(f"{name}-reput" for name in names)]
+        assert found == {
+            name: f"127.0.0.1:{port}" for name, port in zip(brokers, ports, strict=True)
+        }

@@ -364,3 +364,17 @@ def test_checks_are_a_brokers(name: str, tmp_path: Path) -> None:
         decoded = record.decode(body, half.physical_offset, 1 << 40)
         assert isinstance(decoded, Record)
         assert (decoded.topic, decoded.properties) == (b"Tx", text)
+
+
+@pytest.mark.parametrize("length", [127, 128, 300])
+def test_a_check_holds_a_topic_of_any_length(length: int) -> None:
+    """A half has a short one, so that its own magic is that of topics up to 127 bytes (formats.md,
+    section 2)."""
+    topic = b"T" * length
+    half = Record(
+        topic=HALF_TOPIC, queue_id=0, body=b"x", physical_offset=7,
+        property_map={b"REAL_TOPIC": topic, b"REAL_QID": b"3"},
+    )  # fmt: skip
+    decoded = record.decode(check_body(half), 7, 1 << 40)
+    assert isinstance(decoded, Record)
+    assert (decoded.topic, decoded.queue_id, decoded.body) == (topic, 3, b"x")

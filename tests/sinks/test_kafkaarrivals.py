@@ -16,8 +16,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from reput.sinks.kafka import mirror
 from reput.sinks.kafka.mirror import KafkaArrivals, KafkaArrivalsTarget, KafkaFollower, KafkaMirror
-from reput.sinks.kafka.records import Arena
+from reput.sinks.kafka.records import Arena, KafkaRecords
 from reput.sinks.kafka.topics import TopicNames, TopicSelection
 from reput.sinks.kafka.transactions import KafkaSettings, KafkaTransactions
 from reput.store.config import StoreSettings
@@ -153,3 +154,49 @@ def test_a_message_is_mirrored_to_the_partition_of_its_queue() -> None:
     assert follower._partitions(messages.slice(5, 1)) == {"m-T": 4}
     assert arrivals(None)._partitions(messages) == {"arrivals": 1}
     assert arrivals(None)._partitions(messages.slice(0, 0)) == {}
+
+
+class Positions:
+    """Stands in for the transactions of a writer, each of which is due once it has a record."""
+
+    in_transaction = True
+    lacks = staticmethod(lambda _partitions: False)
+    partition_for = staticmethod(partition_of)
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        """Physical offsets of all records."""
+        self.committed: list[tuple[int, int]] = []
+        """The position of each transaction, and how many records had been sent."""
+
+    @property
+    def commit_is_due(self) -> bool:
+        return len(self.sent) > (self.committed[-1][1] if self.committed else 0)
+
+    def send(self, records: KafkaRecords) -> None:
+        self.sent += records.physical_offsets.tolist()
+
+    def commit(self, end: int) -> None:
+        self.committed.append((end, len(self.sent)))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7])
+def test_a_position_never_lies_within_a_message(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """It has a notice for each of its queues, and slices may end between them: after a restart at
+    such a position some would be sent again, or not at all."""
+    monkeypatch.setattr(mirror, "SLICE_ROWS", rows)
+    batch = rows_of(
+        *(light(",".join("abcd"[: number % 4 + 1]), "1,2,3,4"[: number % 4 * 2 + 1])
+          for number in range(9))
+    )  # fmt: skip
+    to = Positions()
+    chosen = TopicSelection(())
+    KafkaArrivals(cast(KafkaTransactions, to), chosen, "arrivals", True).write(
+        0, 1000, iter([batch.slice(0, 5), batch.slice(5)])
+    )
+    assert sorted(to.sent) == to.sent
+    assert {to.sent.count(100 * number) for number in range(9)} == {2, 3, 4, 5}
+    assert len(to.committed) > 2
+    for position, count in to.committed:
+        assert max(to.sent[:count]) < position
+        assert min(to.sent[count:], default=position) >= position
