@@ -262,6 +262,10 @@ def test_a_batch_of_damage_alone_keeps_the_last_message(
     assert (before.end_offset, after.end_offset) == (first_end, end)
     assert after.last_record_offset == before.last_record_offset == last
     assert after.last_store_timestamp == before.last_store_timestamp == TIME + 20
+    assert after.last_record_crc == before.last_record_crc != 0
+    # by which a start knows the log
+    with opened(store, output) as run:
+        run.commit(end, plain.end)
 
 
 def test_who_waits_is_told_of_every_watermark_once_it_is_durable(
