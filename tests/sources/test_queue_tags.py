@@ -5,6 +5,7 @@ What is expected is told by the plain decoder of the log, which knows no units.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from reput.sources.commitlog import CommitLogBatchReader
 from reput.sources.commitlogoptions import CommitLogOptions
 from reput.sources.consumequeue import PushingBatchReader
 from reput.sources.queueoptions import ConsumeQueueOptions
-from reput.store.errors import CorruptRecordError
+from reput.store.errors import CommitLogDataLossError, CorruptRecordError
 from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.readers.stores import SmallStore, java_hash
 from tests.sources.test_queue_rows import batch_reader, rows_of
@@ -195,3 +196,26 @@ def test_losing_of_several_kinds_is_told_apart(golden: Callable[[str], Path]) ->
     destroy(store, [victim])
     with pytest.raises(CorruptRecordError, match=rf"ZERO_HOLE.*offset {victim.physical_offset}\b"):
         rows_of(batch_reader(store, **options))
+
+
+@pytest.mark.parametrize("first", [1000, 1003, 999])
+def test_files_that_vanish_after_the_plan_are_a_loss(
+    golden: Callable[[str], Path], caplog: pytest.LogCaptureFixture, first: int
+) -> None:
+    """The newest ones, also where a range has no other file: a read that finds nothing would pass
+    all of its messages in silence."""
+    store = golden("broker")
+    newest = max((store / "consumequeue" / "Orders" / "0").iterdir())
+    assert int(newest.name) == 1000 * 20
+    where = json.dumps({"Orders": {"0": first}})
+    options = {"topics": "Orders", "queueIds": "0", "startingOffsets": where}
+    strict, lax = (
+        batch_reader(store, **options, failOnDataLoss=str(fails).lower()) for fails in (True, False)
+    )
+    (part,), (same,) = strict.partitions(), lax.partitions()
+    newest.unlink()
+    with pytest.raises(CommitLogDataLossError, match="END_ABOVE_MAX: .*/Orders/0 ends at unit "):
+        list(strict.read(part))
+    rows = [row for batch in lax.read(same) for row in batch.to_pylist()]
+    assert [row["queueOffset"] for row in rows] == list(range(first, 1000))
+    assert "END_ABOVE_MAX" in caplog.text
