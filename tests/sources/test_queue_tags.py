@@ -214,7 +214,7 @@ def test_files_that_vanish_after_the_plan_are_a_loss(
     )
     (part,), (same,) = strict.partitions(), lax.partitions()
     newest.unlink()
-    with pytest.raises(CommitLogDataLossError, match="END_ABOVE_MAX: .*/Orders/0 ends at unit "):
+    with pytest.raises(CommitLogDataLossError, match=r"END_ABOVE_MAX: .*/Orders/0 ends at unit "):
         list(strict.read(part))
     rows = [row for batch in lax.read(same) for row in batch.to_pylist()]
     assert [row["queueOffset"] for row in rows] == list(range(first, 1000))
