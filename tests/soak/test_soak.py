@@ -77,8 +77,11 @@ def test_the_models_know_every_file_of_a_fault_free_build(
     write_settings(store)
     assert wait_status_of(lambda: _append(store, seed, MESSAGES)) == 0
     log = MadeLog(seed)
-    ends = [log.next().end for _ in range(MESSAGES)]
-    dispatch(DispatcherConfig(store, output, once=True), random.Random(seed).sample(ends, 5))
+    made = [log.next() for _ in range(MESSAGES)]
+    ends = [one.end for one in made]
+    # a batch ends within no damage: nothing in the log says where one of two damaged records ends
+    borders = [one.end for one in made if not one.is_damaged]
+    dispatch(DispatcherConfig(store, output, once=True), random.Random(seed).sample(borders, 5))
     expected = Expected()
     for _, expected in expected_of(seed, ends[-1]):  # noqa: B007
         pass
