@@ -94,7 +94,8 @@ def test_lag_is_no_loss(tmp_path: Path) -> None:
     output.start()
     made.put("Orders", 0, 3)
     made.log.write(made.root / "commitlog")
-    assert len(rows_of(batch_reader(made.root, output=output.root))) == 243
+    for moment in ({}, {"timestampAsOf": "2100-01-01 00:00:00"}):
+        assert len(rows_of(batch_reader(made.root, output=output.root, **moment))) == 243
     with pytest.raises(CommitLogDataLossError, match="NOT_IN_QUEUES"):
         batch_reader(made.root).partitions()
     with holder(BrokerLock(made.root).__enter__):
