@@ -49,10 +49,8 @@ class _Conversion:
         converted = [self._converted(item) for item in given]
         if None in converted:
             typed = self._by_typer().coerce(value, param=param, ctx=ctx)
-            numbers = [
-                each for each in (typed if are_several else [typed]) if isinstance(each, int)
-            ]
-            if any(not -_MAX_LONG <= each <= _MAX_LONG for each in numbers):
+            taken = typed if are_several else [typed]
+            if any(isinstance(each, int) and abs(each) > _MAX_LONG for each in taken):
                 raise typer.BadParameter(
                     f"it must be a whole number up to {_MAX_LONG}", ctx=ctx, param=param
                 )

@@ -92,12 +92,6 @@ def kafka_followers(
         if kafka_topics or kafka_arrivals or kafka_store_id or kafka_config or no_kafka_mirror:
             raise UsageError("the options that begin with --kafka- need --kafka HOST:PORT")
         return lambda _form: ()
-    if no_kafka_mirror and kafka_arrivals is None:
-        raise UsageError("--no-kafka-mirror leaves nothing to do without --kafka-arrivals TOPIC")
-    from reput.sinks.kafka.mirror import KafkaArrivalsTarget, KafkaMirrorTarget  # noqa: PLC0415
-    from reput.sinks.kafka.topics import TopicNames, TopicSelection  # noqa: PLC0415
-    from reput.sinks.kafka.transactions import KafkaSettings  # noqa: PLC0415
-
     patterns = () if kafka_topics is None else tuple(kafka_topics.split(","))
     if "" in patterns:
         raise UsageError("--kafka-topics has an empty name; give names of topics with commas")
@@ -105,6 +99,12 @@ def kafka_followers(
         raise UsageError("--kafka is empty; give HOST:PORT")
     if kafka_arrivals == "":
         raise UsageError("--kafka-arrivals is empty; give a topic")
+    if no_kafka_mirror and kafka_arrivals is None:
+        raise UsageError("--no-kafka-mirror leaves nothing to do without --kafka-arrivals TOPIC")
+    from reput.sinks.kafka.mirror import KafkaArrivalsTarget, KafkaMirrorTarget  # noqa: PLC0415
+    from reput.sinks.kafka.topics import TopicNames, TopicSelection  # noqa: PLC0415
+    from reput.sinks.kafka.transactions import KafkaSettings  # noqa: PLC0415
+
     settings = KafkaSettings(kafka, kafka_store_id, size or 0, _client_settings(kafka_config))
     names = TopicNames(kafka_topic_format, frozenset((kafka_arrivals,) if kafka_arrivals else ()))
 

@@ -204,7 +204,7 @@ class OpenTransactions:
             if half is None:
                 continue
             self._checks[number] += 1
-            turn = _Turn(elapsed_ms + self._times.interval, number)
+            turn = self._turn_after(elapsed_ms, number)
             is_last = self._checks[number] >= self._times.most
             heapq.heappush(self._last_turns if is_last else self._turns[group], turn)
             return half
@@ -213,19 +213,21 @@ class OpenTransactions:
     def _next(self, turns: list[_Turn], elapsed_ms: int) -> int | None:
         """Remove the first turn of a heap that has come and whose transaction is open, and put the
         turns off of those whose end is being written: a write that fails is no end."""
-        later = elapsed_ms + self._times.interval
         put_off = []
         found = None
         with self._lock:
             while found is None and turns and turns[0].at <= elapsed_ms:
                 number = heapq.heappop(turns).number
                 if number in self._ending:
-                    put_off.append(_Turn(later, number))
+                    put_off.append(self._turn_after(elapsed_ms, number))
                 elif number in self._open:
                     found = number
             for turn in put_off:
                 heapq.heappush(turns, turn)
         return found
+
+    def _turn_after(self, elapsed_ms: int, number: int) -> _Turn:
+        return _Turn(elapsed_ms + self._times.interval, number)
 
     def _half(self, place: HalfPlace) -> Record | None:
         half = self._read(place.physical_offset)
@@ -238,7 +240,6 @@ class OpenTransactions:
 
     def give_up(self, elapsed_ms: int) -> None:
         """Write those that were asked about often enough to where no consumer looks for them."""
-        later = elapsed_ms + self._times.interval
         turns = []
         while (number := self._next(self._last_turns, elapsed_ms)) is not None:
             place = self._transactions[number].last
@@ -246,7 +247,7 @@ class OpenTransactions:
             if half is None:
                 continue
             # one that has ended by then has no turn any more
-            turns.append(_Turn(later, number))
+            turns.append(self._turn_after(elapsed_ms, number))
             source = Source(is_base=True, physical_offset=place.physical_offset)
             try:
                 made = transactions.discarded(

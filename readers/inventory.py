@@ -14,6 +14,7 @@ from pathlib import Path
 from reput.readers.messagestore import MessageStore
 from reput.store import configjson
 from reput.store.files import DELAY_OFFSET_FILE
+from reput.store.log import java
 from reput.store.log.record import SCHEDULE_TOPIC
 from reput.store.log.systemtopics import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC, is_system_topic
 from reput.store.state.consumeroffset import TopicGroup, read_committed
@@ -22,8 +23,6 @@ TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 MOST_READ = 100_000
 """Messages about ended transactions that are read; beyond that, every half message counts."""
 PULLED = 32
-_LONG_DIGITS = 20
-"""Digits that no long has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,5 +98,7 @@ def _ended_halves(store: MessageStore, first: int, last: int) -> Iterator[int]:
 
 def named_halves(body: bytes) -> Iterator[int]:
     """The queue offsets of half messages that a message about ended transactions names: one in
-    RocketMQ 4, in RocketMQ 5 several, each followed by a comma."""
-    return (int(text) for text in body.split(b",") if text.isdigit() and len(text) < _LONG_DIGITS)
+    RocketMQ 4, in RocketMQ 5 several, each followed by a comma. What is no number names none
+    (``TransactionalMessageServiceImpl.getLong``)."""
+    numbers = (java.parse_integer(text, 64) for text in body.split(b","))
+    return (number for number in numbers if number is not None)

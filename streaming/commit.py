@@ -223,8 +223,7 @@ class Committer:
 
         Raises StoreError where a topic has queues of the other kind, or the batch does not follow
         from what was written, and OwnershipError where another dispatcher has taken over; nothing
-        is written then. After OutputError nothing has advanced, and the batch
-        may come again.
+        is written then. After OutputError nothing has advanced, and the batch may come again.
         """
         if batch.batch_topics != self._indexes.batch_topics:
             root = self._indexes.settings.root

@@ -12,13 +12,9 @@ from reput.checkpoints.swap import has_begun_swap
 from reput.store.commandline import command_line
 from reput.store.config import StoreSettings
 from reput.store.errors import StoreError, UsageError
-from reput.store.files import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
-    STATE_DIRECTORY,
-    WATERMARK_FILE,
-)
+from reput.store.files import STATE_DIRECTORY, WATERMARK_FILE
 from reput.store.queue.consumequeue import list_queues
+from reput.store.queue.kinds import QueueKind
 from reput.store.queue.queuetype import find_batch_topics
 from reput.store.state.built import settings_of
 from reput.store.state.watermark import read_watermark
@@ -43,19 +39,19 @@ def check_output(config: DispatcherConfig, given: StoreSettings) -> None:
 def check_queues_are_ours(store: Path, output: Path) -> None:
     """Raises an error where there are queues of either kind: for an output that has no watermark
     and is not adopted."""
-    for kind in (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY):
-        root = output / kind
-        if next(list_queues(root), None) is None:
-            continue
-        watermark = output / STATE_DIRECTORY / WATERMARK_FILE
-        if watermark.exists():
-            raise StoreError(
-                f"{watermark} is damaged, both slots of it: "
-                f"{command_line('verify', store, output, '--repair')} compares the queues with the "
-                "log and writes it anew",
-                path=watermark,
-            )
-        raise UsageError(
-            f"{root} holds queues that reput did not build; write elsewhere with `output=DIR`, "
-            "or pass `adopt=` to go on with them"
+    roots = [output / kind for kind in QueueKind]
+    foreign = next((root for root in roots if next(list_queues(root), None) is not None), None)
+    if foreign is None:
+        return
+    watermark = output / STATE_DIRECTORY / WATERMARK_FILE
+    if watermark.exists():
+        raise StoreError(
+            f"{watermark} is damaged, both slots of it: "
+            f"{command_line('verify', store, output, '--repair')} compares the queues with the "
+            "log and writes it anew",
+            path=watermark,
         )
+    raise UsageError(
+        f"{foreign} holds queues that reput did not build; write elsewhere with `output=DIR`, "
+        "or pass `adopt=` to go on with them"
+    )
