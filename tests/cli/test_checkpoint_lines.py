@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +97,11 @@ def test_a_batch_whose_begin_is_not_known_has_no_size() -> None:
     assert (found["from"], found["bytes"], found["planned_ms"]) == (None, None, None)
 
 
-def test_a_dry_run_and_the_rewind_say_the_same(
-    golden: Callable[[str], Path], tmp_path: Path, call: Call
-) -> None:
+def test_a_dry_run_and_the_rewind_say_the_same(tmp_path: Path, call: Call) -> None:
     """In both forms; the counts are those of the log and of the queues."""
-    store = golden("broker")
-    output = DerivedOutput(store, tmp_path / "output")
+    output = DerivedOutput.unpack("broker", tmp_path)
     output.start()
-    records = log_records(store)
+    store, records = output.store, log_records(output.store)
     at = records[len(records) // 2].physical_offset
     end = records[-1].physical_offset + records[-1].total_size
     place = ("checkpoints", "rewind", store, "--output", output.root, "--to-offset", at)

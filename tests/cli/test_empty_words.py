@@ -38,7 +38,11 @@ def test_every_command_with_a_store_is_among_them() -> None:
     assert {("run", ""), ("run", "--output", ""), ("groups", "reset", "")} <= set(PATHS)
 
 
-@pytest.mark.parametrize("words", PATHS, ids=" ".join)
+# a server that took an empty path would go on for ever
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "words", [*PATHS, ("serve", "store", ""), ("serve", "", "store")], ids=" ".join
+)
 def test_a_path_is_never_empty(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:

@@ -192,16 +192,13 @@ def test_minus_one_is_none_where_it_means_that(tmp_path: Path, call: Call) -> No
     assert "none" not in unit
 
 
-def test_what_a_rewind_kept_is_shown_with_both_ends(
-    golden: Callable[[str], Path], tmp_path: Path, call: Call
-) -> None:
+def test_what_a_rewind_kept_is_shown_with_both_ends(tmp_path: Path, call: Call) -> None:
     """The end that the output had, and the place to which it went back."""
-    store = golden("broker")
-    output = DerivedOutput(store, tmp_path / "output")
+    output = DerivedOutput.unpack("broker", tmp_path)
     output.start()
-    records = log_records(store)
+    records = log_records(output.store)
     last, middle = records[-1], records[len(records) // 2].physical_offset
-    places = (store, "--output", output.root)
+    places = (output.store, "--output", output.root)
     call("checkpoints", "rewind", *places, "--to-offset", middle, "--apply")
     for command in ("list", "prune"):
         shown = [re.split(r"  +", line) for line in lines_on(200, "checkpoints", command, *places)]

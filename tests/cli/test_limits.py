@@ -18,6 +18,7 @@ LIMITED = (
     (("produce", "DIR"), "--rate", 0, None),
     (("produce", "DIR"), "--size", 12, 4 << 20),
     (("produce", "DIR"), "--count", 1, LONGEST),
+    (("produce", "DIR"), "--seed", -LONGEST, LONGEST),
     (("demo", "--dir", "DIR"), "--topics", 1, 999),
     (("demo", "--dir", "DIR"), "--size", 12, None),
     (("run", "DIR"), "--metrics-queues", 1, 1000),
@@ -65,6 +66,15 @@ def test_a_number_within_its_limits(
         if number is not None:
             assert_one_line(call(*given, option, number), 2, option)
     assert not place.exists()
+
+
+@pytest.mark.parametrize("numbers", [(7, LONGEST + 1), (LONGEST + 1, 7)])
+def test_each_of_several_numbers_has_the_limit(
+    tmp_path: Path, call: Call, numbers: tuple[int, ...]
+) -> None:
+    """Whichever is beyond it."""
+    given = [word for number in numbers for word in ("--offset", number)]
+    assert_one_line(call("dlq", "resend", tmp_path, "g", *given), 2, "--offset", str(LONGEST))
 
 
 @pytest.mark.parametrize("text", ["\u0661", "\u00b2", "1_000", "+1", " 1", "1.0", "1e3", "0x1", ""])

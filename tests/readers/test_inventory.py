@@ -83,3 +83,10 @@ def test_parts_of_a_body_that_are_no_offset_name_nothing(tmp_path: Path, text: b
     made.put(OP_TOPIC, 0, body=b"1," + text + b",3,")
     made.write()
     assert halves_of(tmp_path) == (3, False)
+
+
+def test_offsets_in_a_body_are_read_as_java_reads_a_long() -> None:
+    """A sign and zeros before the number as well, however many."""
+    longest = (1 << 63) - 1
+    body = b"+1,%s3,0,%d,%d," % (b"0" * 30, longest, longest + 1)
+    assert [*inventory.named_halves(body)] == [1, 3, 0, longest]

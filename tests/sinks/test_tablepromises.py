@@ -10,7 +10,7 @@ import pytest
 
 from reput.sinks.kafka.topics import TopicNames
 from reput.sinks.tables import upkeep
-from reput.sinks.tables.follower import Mark, TableFollower, TableStore
+from reput.sinks.tables.follower import TableFollower, TableStore
 from reput.sinks.tables.layout import DELTA_LAYOUT, ICEBERG_LAYOUT, Layout
 from reput.sinks.tables.tablerows import AllRows, check_types
 from reput.sinks.tables.upkeep import Compaction, Expiry, RegularUpkeep
@@ -18,6 +18,7 @@ from reput.store.bodies.declaration import BodyColumns
 from reput.store.errors import StoreError, SyncError, UsageError
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm
 from reput.store.rows.rowschema import ROWS_SCHEMA
+from tests.sinks.test_tablerules import Table
 
 
 class Upkeep:
@@ -159,20 +160,8 @@ def test_a_type_that_is_another_is_named_where_it_is(
         check_types(schema_of(kept), schema_of(declared))
 
 
-class Library:
+class Library(Table):
     """A table whose library wraps what it meets while it takes rows."""
-
-    def load(self) -> Mark | None:
-        return None
-
-    def schema(self) -> pa.Schema | None:
-        return None
-
-    def has_rows(self) -> bool:
-        return False
-
-    def has_rows_of_store(self) -> bool:
-        return False
 
     def append(
         self, end: int, form: RowForm, schema: pa.Schema, rows: Iterator[pa.RecordBatch]
@@ -184,12 +173,6 @@ class Library:
                 pass
         except StoreError as error:
             raise RuntimeError("C stream error") from error
-
-    def truncate(self, end: int) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
 
 
 def test_a_body_that_stops_a_table_is_the_error_and_not_what_its_library_made_of_it() -> None:

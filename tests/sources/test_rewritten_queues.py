@@ -187,16 +187,35 @@ def test_a_queue_that_begins_again_is_read_from_its_beginning(tmp_path: Path, co
 def test_queues_that_changed_in_the_same_way_are_counted(tmp_path: Path) -> None:
     """The first of them is named, whatever order a set has; each has lost its last unit."""
     store, checkpoint = RewrittenStore(tmp_path / "store"), Checkpoint()
-    store.fill(90, queues=9)
+    store.fill(410, queues=41)
     run(store, checkpoint)
-    for queue in range(1, 9):
+    for queue in range(1, 41):
         path = max((store.root / "consumequeue" / "T" / str(queue)).iterdir())
         data = path.read_bytes()
         kept = data[: (len(data.rstrip(b"\0")) - 1) // UNIT.size * UNIT.size]
         path.write_bytes(kept.ljust(len(data), b"\0"))
     first = "topic T queue 1 was requested from 10, but ends at 9"
-    with pytest.raises(CommitLogDataLossError, match=f"{first}, and 7 more queues like it"):
+    with pytest.raises(CommitLogDataLossError, match=f"{first}, and 39 more queues like it"):
         run(store, checkpoint)
+
+
+def test_queues_that_changed_in_several_ways_are_counted_by_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two have lost their last unit, and one is another queue."""
+    store, checkpoint = RewrittenStore(tmp_path / "store"), Checkpoint()
+    store.fill(40, queues=4)
+    run(store, checkpoint)
+    for queue in (1, 2):
+        store.replace_queue([number for number in range(36) if number % 4 == queue], queue=queue)
+    store.replace_queue([number for number in range(40) if number % 4 == 0], queue=3)
+    with caplog.at_level(logging.WARNING):
+        run(store, checkpoint, **LAX)
+    said = [record.getMessage() for record in caplog.records]
+    (rewritten,) = [line for line in said if "QUEUE_REWRITTEN: topic T queue 3 " in line]
+    (above,) = [line for line in said if "START_ABOVE_MAX: topic T queue 1 " in line]
+    assert "more queues" not in rewritten
+    assert "and 1 more queues like it" in above
 
 
 def test_a_queue_that_comes_back_is_not_read_again(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.support.derived_output import DerivedOutput
 from tests.support.golden import log_records
 from tests.support.grown_log import FILE_SIZE, GrownLog
 from tests.upkeep.test_rewind_listed import LISTED, output_of
-from tests.upkeep.verify.test_rules import half, kinds
+from tests.upkeep.verify.test_rules import kinds, went_on
 
 SLOT_SIZE, SLOT_USED = 4096, 80
 LOGICS, MASTER_FLUSHED, CONFIRM = 8, 24, 32
@@ -107,12 +107,8 @@ def test_the_last_record_of_a_killed_run_may_be_in_no_queue(ram_path: Path) -> N
 
 def test_a_checkpoint_may_be_older_than_the_log_that_is_left(ram_path: Path) -> None:
     """A killed run leaves one of its last second, and retention takes the record that it names."""
-    output = DerivedOutput.build("mixed", ram_path)
-    shutil.rmtree(output.root)
-    output.start(part=half)
+    output, older = went_on(ram_path)
     path = output.root / "checkpoint"
-    older = path.read_bytes()
-    output.start()
     confirmed = struct.unpack_from(">q", older, CONFIRM)[0]
     for log_file in sorted((output.store / "commitlog").iterdir()):
         size = log_file.stat().st_size

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,6 +42,15 @@ def half(batch: DispatchBatch) -> int:
     """Where a message in the middle of a batch begins."""
     offsets = sorted({int(offset) for run in batch.runs for offset in run.units["offset"]})
     return offsets[len(offsets) // 2]
+
+
+def went_on(directory: Path) -> tuple[DerivedOutput, bytes]:
+    """An output of two runs, and RocketMQ's checkpoint file as the first one left it."""
+    output = DerivedOutput.unpack("mixed", directory)
+    output.start(part=half)
+    older = (output.root / "checkpoint").read_bytes()
+    output.start()
+    return output, older
 
 
 def kinds(output: DerivedOutput) -> set[tuple[str, Damage]]:
@@ -113,8 +121,7 @@ def test_an_index_entry_that_rocketmq_put_twice(golden: Golden) -> None:
 
 def test_an_index_that_was_switched_on_later(ram_path: Path, seed: int) -> None:
     """Keys before it are no difference; from there on every one must be there."""
-    output = DerivedOutput.build("mixed", ram_path)
-    shutil.rmtree(output.root)
+    output = DerivedOutput.unpack("mixed", ram_path)
     output.start(index=False, part=half)
     begun = read_watermark(output.state)
     assert begun is not None
@@ -268,12 +275,8 @@ def test_a_watermark_that_was_lost_comes_back_whole(ram_path: Path) -> None:
 
 def test_an_older_checkpoint_is_no_damage(ram_path: Path) -> None:
     """A killed dispatcher leaves one, of a second before."""
-    output = DerivedOutput.build("mixed", ram_path)
-    shutil.rmtree(output.root)
-    output.start(part=half)
+    output, older = went_on(ram_path)
     path = output.root / "checkpoint"
-    older = path.read_bytes()
-    output.start()
     assert path.read_bytes() != older
     path.write_bytes(older)
     assert output.verify().differences == ()
@@ -284,8 +287,7 @@ def test_an_older_checkpoint_is_no_damage(ram_path: Path) -> None:
 def test_a_checkpoint_may_be_as_far_as_the_log_and_no_further(ram_path: Path) -> None:
     """A broker flushes the log before it dispatches: physicMsgTimestamp is then that of a record
     that no queue has yet, and never of one that the log does not have."""
-    output = DerivedOutput.build("mixed", ram_path)
-    shutil.rmtree(output.root)
+    output = DerivedOutput.unpack("mixed", ram_path)
     output.start(part=half)
     path, last = output.root / "checkpoint", log_records(output.store)[-1].store_timestamp
     written = path.read_bytes()
