@@ -44,10 +44,12 @@ record AdminCommand(String namesrv, String[] words, Protocol protocol) implement
         return null;
     }
 
-    /** What a command prints. Where the client could not send, the request was never asked. */
+    /** What a command prints. Where the client could not connect or send, nothing was asked. */
     private static String output(String[] words) throws Exception {
         String text = printed(words);
-        return text.contains("RemotingSendRequestException") ? printed(words) : text;
+        boolean wasAsked = !text.contains("RemotingConnectException")
+            && !text.contains("RemotingSendRequestException");
+        return wasAsked ? text : printed(words);
     }
 
     private static String printed(String[] words) throws Exception {
