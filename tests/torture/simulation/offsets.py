@@ -50,9 +50,21 @@ class _Reset:
     offset: int
     unaware: set[str]
     unsure: set[str]
-    """The members who may have expired before it, or since: the server moves them if they had
-    not."""
+    """The members who may have expired before it, or since, when they acted: the server moves
+    them, or ignores their commits, if it takes them for members that have not followed."""
     notified: set[str] = field(default_factory=set)
+
+    def doubt(self, client: str) -> None:
+        """A client has acted that may have expired: what it did may not count as a member's."""
+        for clients in (self.unaware, self.notified):
+            if client in clients:
+                clients.remove(client)
+                self.unsure.add(client)
+
+    def followed(self, client: str) -> None:
+        """A member begins at the new offset."""
+        for clients in (self.unaware, self.notified, self.unsure):
+            clients.discard(client)
 
     def pulled(self, client: str) -> bool:
         """Whether a client's pull is answered with the new offset."""
@@ -109,12 +121,11 @@ class OffsetsRule:
             key = _key(request)
             client = self._state.member(event.number, key[0])
             reset = self._resets.get(key)
-            if reset is None or client not in reset.unaware:
+            if reset is None or client is None:
                 return
             if self._state.may_have_expired(key[0], client, event.time):
-                reset.unaware.remove(client)
-                reset.unsure.add(client)
-            else:
+                reset.doubt(client)
+            elif client in reset.unaware:
                 self.moved[event.number, event.opaque] = reset.offset
 
     def _handled(self, event: Event, request: Request, reply: Reply | None) -> None:
@@ -180,8 +191,10 @@ class OffsetsRule:
             committed.at_start = [found]
         client, reset = self._state.member(event.number, key[0]), self._resets.get(key)
         if reset is not None and client is not None:
-            for clients in (reset.unaware, reset.unsure, reset.notified):
-                clients.discard(client)
+            if self._state.may_have_expired(key[0], client, event.time):
+                reset.doubt(client)
+            else:
+                reset.followed(client)
 
 
 def _key(request: Request, group: str = "consumerGroup") -> Key:
