@@ -8,7 +8,7 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 MUTATION_STAMP := $(VENV)/.installed-mutation
 TARGET ?= frame
 
-.PHONY: help install run demo test test-durability test-slow lint format bench bench-quick docs build clean \
+.PHONY: help install run demo test test-durability test-extended test-slow lint format bench bench-quick docs build clean \
 	canaries crash-images fuzz mutants power-cut recording soak test-tools torture
 
 help: ## list the targets
@@ -34,8 +34,13 @@ test-tools: install # a JDK with Maven, Prometheus and user-mode Linux; each say
 	sh deploy/install-uml.sh
 
 # hundreds of commands start: none compiles all of reput again, also where images forbid bytecode
-test: test-tools ## run all tests that CI runs, in four processes for two cores
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10
+TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+test: test-tools ## run the tests, in four processes for two cores
+	$(TESTS) -m "not slow and not extended" --durations=10
+
+test-extended: test-tools ## run the longer ones that CI runs, too: those that no canary has needed
+	$(TESTS) -m "extended and not slow" --durations=10
 
 test-durability: install ## run the few tests that notice within seconds that a sync is missing
 	$(BIN)/python -m pytest -q tests/store/test_fsops.py tests/crash/test_power_loss.py \

@@ -7,6 +7,8 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
+import pytest
+
 from tests.test_tidy import PRODUCT, sources
 
 ADVICE = re.compile(r"\b(?:start|run|call|try)(?: it| them| one| the \w+| reput \w+)? again\b")
@@ -41,6 +43,7 @@ def unquoted(advice: Iterable[str], tests: Iterable[str]) -> list[str]:
     return sorted(found - quoted)
 
 
+@pytest.mark.extended
 def test_each_advice_to_do_it_again_is_quoted() -> None:
     advice, tests = (
         texts(*(path.read_text("utf-8") for path in sources(*folders)))

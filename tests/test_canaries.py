@@ -44,6 +44,20 @@ def test_every_canary_names_tests_that_exist() -> None:
     assert all(canary.tests and canary.why for canary in CANARIES)
 
 
+def test_no_canary_needs_an_extended_test() -> None:
+    """So that what notices a fault runs in ``make test``."""
+    extended = {
+        f"{path.relative_to(ROOT)}::{node.name}"
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef)
+        and any(ast.unparse(one) == "pytest.mark.extended" for one in node.decorator_list)
+    }
+    assert len(extended) >= 100
+    named = {test.partition("[")[0] for canary in CANARIES for test in canary.tests}
+    assert sorted(named & extended) == []
+
+
 def test_names_are_unique() -> None:
     """``make canaries`` takes them."""
     assert [name for name, count in Counter(c.name for c in CANARIES).items() if count > 1] == []

@@ -40,6 +40,7 @@ def _wheel_of(source: Path, place: Path) -> Path:
     return built
 
 
+@pytest.mark.extended
 def test_wheel_has_our_packages_only(wheel: Path) -> None:
     """Never tests, bench or deploy; of docs, the manual pages alone, beside the packages."""
     names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
@@ -86,6 +87,7 @@ def test_wheel_has_what_the_code_reads_and_the_manual(wheel: Path) -> None:
     assert licences == {"LICENSE", "NOTICE"}
 
 
+@pytest.mark.extended
 def test_a_wheel_of_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:
     """It holds docs/manual.py, too, which makes the manual pages."""
     tree = tmp_path / "tree"
@@ -215,6 +217,7 @@ def home(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.extended
 def test_a_new_user_runs_the_commands_of_the_wheel(installed: Path, home: Path) -> None:
     """Each once, in the order of a first afternoon, on a store that the wheel itself has made."""
     assert _run(installed, home, "--version").startswith("reput 0.1.0")

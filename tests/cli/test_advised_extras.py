@@ -56,6 +56,7 @@ COMMANDS = {
 """By the module that each needs."""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("needed", "words"), COMMANDS.items(), ids=COMMANDS)
 def test_an_extra_that_is_missing(
     tmp_path: Path,

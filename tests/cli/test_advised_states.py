@@ -256,6 +256,7 @@ def damaged(ram_path: Path) -> Path:
     return store
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("option", "advice", "others"),

@@ -64,6 +64,7 @@ def test_size_that_the_log_contradicts(
     assert_one_line(done, 1, "262144", "1048576", "--commitlog-file-size")
 
 
+@pytest.mark.extended
 def test_a_store_is_looked_at_before_java_starts(
     golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +299,7 @@ def test_a_jvm_that_does_not_start(golden: Callable[[str], Path], tmp_path: Path
     assert "much" in done.stderr
 
 
+@pytest.mark.extended
 def test_a_spark_setting_that_is_wrong(golden: Callable[[str], Path], tmp_path: Path) -> None:
     """Spark's refusal at run time is one line too."""
     done = reput(

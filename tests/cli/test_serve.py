@@ -35,6 +35,7 @@ def test_a_signal_ends_it(store: Path, number: int) -> None:
     assert '"Topic@group":{0:1' in (store / "config" / "consumerOffset.json").read_text()
 
 
+@pytest.mark.extended
 def test_an_open_address_is_warned_of(store: Path, tmp_path: Path) -> None:
     """Where nobody is asked who they are; where they are, its one line says by which rules, which
     a configuration file may name, too."""
@@ -104,6 +105,7 @@ def test_what_is_refused(store: Path, tmp_path: Path, call: Call) -> None:
         assert not (tmp_path / "built").exists()
 
 
+@pytest.mark.extended
 def test_what_a_refusal_advises_is_served(store: Path, tmp_path: Path) -> None:
     """Stores of one name, a certificate whose key is in another file, a run that follows."""
     second, linked = tmp_path / "other" / "store", tmp_path / "linked"

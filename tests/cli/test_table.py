@@ -67,6 +67,7 @@ def test_a_delta_table(golden: Callable[[str], Path], tmp_path: Path, call: Call
     assert plain_columns(table) == plain_rows(source.store)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("words", "code", "what"),
     [

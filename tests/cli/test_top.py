@@ -76,6 +76,7 @@ def _stages_agree(screen: Screen, url: str) -> bool:
     return stages_shown(screen) == stages_of_metrics(url)
 
 
+@pytest.mark.extended
 def test_figures_beside_a_run_are_those_of_the_store(tmp_path: Path) -> None:
     """Queues, watermark, lag, batches and the writer; they follow a log that grows; the stages are
     those of the run's metrics, and unknown once the run has ended."""

@@ -145,6 +145,7 @@ def _fill_and_empty(tmp_path: Path, rounds: int, seed: int) -> None:
     )
 
 
+@pytest.mark.extended
 def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:
     """The disk is filled and emptied once during a run, and once with a SIGTERM while it is
     full."""

@@ -69,6 +69,7 @@ def _kill_rounds(tmp_path: Path, rounds: int, seed: int) -> None:
     check_whole(output, plain)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "plain_spark",
     [pytest.param("", id="fast"), pytest.param("1", id="plain", marks=pytest.mark.slow)],

@@ -69,6 +69,7 @@ def object_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield f"s3://{BUCKET}/table"
 
 
+@pytest.mark.extended
 def test_killed_followers_leave_every_row_once(tmp_path: Path) -> None:
     """Followers without Spark commit every few messages, and are killed during commits."""
     _kill_followers(tmp_path, tmp_path / "table", 12, 2)
@@ -163,6 +164,7 @@ def _kill_runs(tmp_path: Path, rounds: int, seed: int) -> None:
     check_whole(output, plain)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("spark")
 def test_killed_runs_leave_every_row_once(tmp_path: Path) -> None:
     """The whole command is killed once; the queues too are those of an undisturbed run."""

@@ -90,6 +90,7 @@ def _dispatch(spark: SparkSession, outputs: Mapping[Path, Path]) -> None:
         assert watermark.end_offset == log_end(root)
 
 
+@pytest.mark.extended
 def test_a_killed_run_leaves_every_store_whole_after_the_next(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:

@@ -22,6 +22,7 @@ def tables(root: Path, kinds: Iterator[str]) -> Iterator[FilledTable]:
         yield FilledTable.in_directory(kind, root / str(number))
 
 
+@pytest.mark.extended
 def test_killed_fillers_leave_every_row_once(tmp_path: Path, seed: int) -> None:
     """Both formats are met until a few were killed."""
     kinds = itertools.cycle(KINDS)
@@ -29,6 +30,7 @@ def test_killed_fillers_leave_every_row_once(tmp_path: Path, seed: int) -> None:
     assert kills >= 8
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_killed_fillers_of_a_layout_leave_every_row_once(
     tmp_path: Path, seed: int, layout: str

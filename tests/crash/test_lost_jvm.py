@@ -13,6 +13,7 @@ from tests.support.golden import unpack_golden
 from tests.support.tables import log_end
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("spark")
 def test_a_lost_jvm_is_one_line_and_the_next_run_goes_on(tmp_path: Path) -> None:
     """After the next run, the queues are RocketMQ's own."""

@@ -9,6 +9,7 @@ import pytest
 from tests.crash.powercut.machine import FILE_SYSTEMS, KINDS, Case, boot, is_installed
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(
     not is_installed(), reason="no user-mode Linux: deploy/install-uml.sh installs it or says why"
 )

@@ -54,6 +54,7 @@ def test_a_power_cut_changes_nothing(
     assert tally.problems == []
 
 
+@pytest.mark.extended
 def test_a_power_cut_during_the_start_after_a_power_cut(workloads: Workloads, seed: int) -> None:
     """A second power cut hits the start, with the same outcome."""
     tally = Tally()

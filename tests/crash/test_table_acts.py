@@ -15,6 +15,7 @@ from tests.support.tableacts import fill_while_acting
 KINDS = "delta", "iceberg", "delta:hour,queue(2):topic,keys"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_there_once_whatever_another_process_does(
     tmp_path: Path, seed: int, kind: str

@@ -63,6 +63,7 @@ def _as_modelled(manifest: dict[str, Any]) -> Any:
     return model.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
+@pytest.mark.extended
 def test_the_operators_accept_every_manifest_of_theirs() -> None:
     """With all its fields."""
     for kind in MODELS:

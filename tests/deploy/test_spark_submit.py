@@ -20,6 +20,7 @@ def _events(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "plain_spark",
     [pytest.param("", id="fast"), pytest.param("1", id="plain", marks=pytest.mark.slow)],

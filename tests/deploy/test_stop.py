@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pytest
 
 from reput.store.config import read_store_settings
 from reput.store.files import STATE_DIRECTORY
@@ -43,6 +44,7 @@ def _is_worker(process: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.extended
 def test_sigterm_ends_a_run_after_its_batch_and_leaves_nothing(tmp_path: Path) -> None:
     """Sent among hundreds of batches, one after the other: exit code 0, the watermark at the end
     of the batch that was running, which is whole, and no process."""

@@ -58,6 +58,7 @@ def recover(store: Path) -> int:
     return found["dispatched"]
 
 
+@pytest.mark.extended
 def test_a_store_of_5_5_keeps_what_a_recovery_goes_by(newest: Path, tmp_path: Path) -> None:
     """Taken over, verified, rebuilt, and recovered each time: the value stays RocketMQ's, whose
     recovery looks at the one message that it names."""

@@ -59,6 +59,7 @@ def credentials(key: str = KEY, secret: str = SECRET) -> dict[str, str]:
     return {"reput.accessKey": key, "reput.secretKey": secret}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("kind", "client"), clients_in_turn([(kind,) for kind in KINDS]))
 def test_a_consumer_that_signs(store: Path, server: Server, kind: str, client: str) -> None:
     """It gets every message, and nothing that it asks for on the way is refused."""
@@ -72,6 +73,7 @@ def test_a_consumer_that_signs(store: Path, server: Server, kind: str, client: s
     assert "refused" not in server.stderr
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("client", ["", OLD_CLIENT])
 def test_a_filter_that_the_server_checks(store: Path, server: Server, client: str) -> None:
     """A consumer with an SQL92 filter asks at its start whether the server understands it."""
@@ -84,6 +86,7 @@ def test_a_filter_that_the_server_checks(store: Path, server: Server, client: st
     assert "refused" not in server.stderr
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("properties", "topic", "group", "words", "client"),
     clients_in_turn(
@@ -107,6 +110,7 @@ def test_a_consumer_that_may_not(
         assert consumer.kill() == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("client", ["", OLD_CLIENT])
 def test_a_client_certificate(store: Path, tmp_path: Path, client: str) -> None:
     """A consumer shows its certificate where the server asks for one, and is refused without."""

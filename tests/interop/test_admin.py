@@ -244,6 +244,7 @@ def test_mqadmin_prints_the_same(asked: Asked, release: str) -> None:
     assert compared == 21
 
 
+@pytest.mark.extended
 def test_requests_without_a_command(asked: Asked) -> None:
     """Times, least offsets, and topics and subscriptions of groups are the same."""
     assert len(asked.broker_answers) == 6

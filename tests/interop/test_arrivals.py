@@ -65,6 +65,7 @@ def expected_notices(store: Path, theirs: Path) -> dict[str, list[dict[str, obje
     return found
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("spark", "release")
 @pytest.mark.parametrize(
     ("release", "name"),

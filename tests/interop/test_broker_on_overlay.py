@@ -115,6 +115,7 @@ def is_killed(request: pytest.FixtureRequest) -> Iterator[bool]:
     yield request.param
 
 
+@pytest.mark.extended
 def test_a_broker_goes_on(
     small: SmallStore, output: Path, call: Call, seed: int, *, is_killed: bool
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_broker_goes_on(
         assert committed[TopicGroup(RETRIES, GROUP)] == {0: min(DEAD)}
 
 
+@pytest.mark.extended
 def test_timer_messages_wait_for_a_broker(small: SmallStore, output: Path) -> None:
     """A broker does not repeat what was delivered before the first that waits."""
     port, overlay = free_ports((-2, -1, 0, 1)), output / "overlay"
@@ -175,6 +177,7 @@ def test_timer_messages_wait_for_a_broker(small: SmallStore, output: Path) -> No
     assert sorted(bodies) == [b"timer 0", b"timer 1", b"timer 2"]
 
 
+@pytest.mark.extended
 def test_a_broker_recovers_what_a_kill_left(small: SmallStore, output: Path, call: Call) -> None:
     """It knows that the overlay was not closed, and has all of its queues; the next start of the
     server sets the files right, and the index, which the broker has begun anew."""

@@ -99,6 +99,7 @@ def check(store: Path, output: Path, table: Path, tmp_path: Path) -> None:
     assert plain_columns(table) == plain_rows(store)
 
 
+@pytest.mark.extended
 def test_a_broker_that_lost_the_end_of_its_log(tmp_path: Path, seed: int) -> None:
     """Twice: it writes less than it has lost, to other topics; then more, to the same ones."""
     rng = random.Random(seed)

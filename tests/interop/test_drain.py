@@ -72,6 +72,7 @@ def check(left: LeftOverlay, store: Path) -> None:
     assert {one.queue_id for one in found["dead"]} == {0}
 
 
+@pytest.mark.extended
 @ONE_RELEASE
 def test_each_message_goes_into_a_broker_once(
     release: str, left: LeftOverlay, tmp_path: Path
@@ -101,6 +102,7 @@ def test_each_message_goes_into_a_broker_once(
     assert left.records == before, "the overlay stays as it is"
 
 
+@pytest.mark.extended
 def test_kills_lose_nothing_and_double_nothing(
     left: LeftOverlay, tmp_path: Path, seed: int
 ) -> None:

@@ -66,6 +66,7 @@ def consumed(release: str, tmp_path_factory: pytest.TempPathFactory) -> Consumed
     return found
 
 
+@pytest.mark.extended
 @ONE_RELEASE
 def test_lags_of_a_brokers_groups(consumed: Consumed) -> None:
     """Offsets and differences as GET_CONSUME_STATS and mqadmin say, bytes and times as the log."""

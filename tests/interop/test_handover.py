@@ -98,6 +98,7 @@ def base(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_handed_over", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_nothing_is_delivered_again(base: Path, tmp_path: Path, is_handed_over: bool) -> None:
     """Only what is new comes: without what is handed over, all comes again."""

@@ -25,6 +25,7 @@ DELIVERY_LIMIT_SECONDS = 120.0
 needs_rocketmq = pytest.mark.parametrize("release", [rocketmq.PARITY], indirect=True)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("release")
 def test_a_consumer_gets_what_a_producer_sent(tmp_path: Path) -> None:
     """Batches, compressed, delayed and committed messages arrive; rolled back ones do not."""
@@ -62,6 +63,7 @@ def test_a_consumer_gets_what_a_producer_sent(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("release")
 @needs_rocketmq
 def test_a_broker_serves_the_golden_store(tmp_path: Path) -> None:
@@ -77,6 +79,7 @@ def test_a_broker_serves_the_golden_store(tmp_path: Path) -> None:
     assert drained["sha256"] == ORDERS_SHA256
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("release")
 @needs_rocketmq
 def test_a_killed_broker_leaves_its_abort_file_and_recovers(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from reput.store import configjson
 from tests.interop.clients import serving
 from tests.interop.rocketmq import Broker, require_maven
@@ -149,6 +151,7 @@ def shown(client: Client, group: str) -> object:
     return {key: value for key, value in found.items() if value not in ("", None)}
 
 
+@pytest.mark.extended
 def test_heartbeats_are_read_as_a_broker_reads_them(tmp_path: Path, seed: int) -> None:
     """Each is refused or kept, and the group is then what it is at a broker."""
     require_maven()

@@ -62,6 +62,7 @@ def in_order(rows: pa.Table) -> pa.Table:
     return rows.select(ROWS_SCHEMA.names).sort_by("physicalOffset")
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("spark")
 def test_a_run_fills_a_table_whose_rows_are_those_of_an_export(
     golden: Callable[[str], Path], tmp_path: Path, call: Call, rest_server: RestServer
@@ -209,6 +210,7 @@ def test_rows_are_there_once_whatever_another_process_does_to_ten_tables(
     assert done["roll_back"] > 0
 
 
+@pytest.mark.extended
 def test_killed_fillers_leave_every_row_once(tmp_path: Path, table: FilledTable, seed: int) -> None:
     """They are killed at random moments."""
     assert kill_fillers(tmp_path, several(table), messages=12, count=3, seed=seed) >= 3

@@ -67,6 +67,7 @@ def fill_while_others_act(
         return fill_while_acting(Filling.of(root, messages), through, rng, harm, table)
 
 
+@pytest.mark.extended
 def test_commits_with_every_fault(
     tmp_path: Path, rest_server: RestServer, proxy: FaultyProxy, seed: int
 ) -> None:
@@ -81,6 +82,7 @@ def test_commits_with_every_fault(
     assert proxy.refused > 0
 
 
+@pytest.mark.extended
 def test_commits_with_faults_while_another_process_acts(
     tmp_path: Path, rest_server: RestServer, proxy: FaultyProxy, seed: int
 ) -> None:

@@ -102,6 +102,7 @@ def check_found(keyed: Sequence[tuple[str, int | None]], answers: Sequence[str])
             assert str(offset) in [message.partition(":")[0] for message in found], question
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("release", "name"),
     [

@@ -96,6 +96,7 @@ def make_store(root: Path, count: int, **changes: Any) -> Path:
     return root
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["mixed", "wide", "plain", "batch"])
 def test_a_mirror_of_a_golden_store_holds_its_messages(
     kafka: Kafka, golden: Callable[[str], Path], identity: str, name: str
@@ -222,6 +223,7 @@ def test_the_position_is_found_after_an_aborted_transaction(kafka: Kafka, identi
         assert topic_config(admin, second.position_topic, "cleanup.policy") == "compact"
 
 
+@pytest.mark.extended
 def test_the_brokers_going_away_and_coming_back(
     kafka: Kafka, tmp_path: Path, identity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -477,6 +479,7 @@ def kill_rounds(kafka: Kafka, store: Path, identity: str, rounds: int, seed: int
     assert_mirrored(kafka, name, store)
 
 
+@pytest.mark.extended
 def test_killed_mirrors_end_with_every_message_once(
     kafka: Kafka, tmp_path: Path, identity: str, seed: int
 ) -> None:

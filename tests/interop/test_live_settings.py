@@ -111,6 +111,7 @@ def send_all(broker: Broker, topic: str, seed: int) -> None:
     drain(broker.namesrv, topic, at_least=sent["visible"], timeout=LIMIT_SECONDS)
 
 
+@pytest.mark.extended
 @ONE_RELEASE
 @pytest.mark.usefixtures("spark", "release")
 def test_settings_that_change_under_a_dispatcher(tmp_path: Path, call: Call) -> None:

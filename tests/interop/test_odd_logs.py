@@ -160,6 +160,7 @@ def listed(output: Path) -> Members:
     return found
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "settings",
     [{}, {"enableConsumeQueueExt": True}, {"enableMultiDispatch": True, "enableLmq": True}],
@@ -240,6 +241,7 @@ def test_messages_of_batch_topics_go_into_no_light_queue(tmp_path: Path, seed: i
     assert found.units > 300
 
 
+@pytest.mark.extended
 def test_a_drop_at_a_full_file_leaves_no_empty_file(tmp_path: Path, release: str) -> None:
     """The one known difference: RocketMQ makes the next file before it drops the message, and an
     empty last file keeps 5.3.3 from loading the store; 5.5.1 loads it. Ours both load, as it is."""
@@ -299,6 +301,7 @@ CHOSEN = 3
 """Losses that make test tries with 5.3.3; 5.5.1 gets one of them."""
 
 
+@pytest.mark.extended
 def test_units_of_messages_that_the_log_has_lost(
     tmp_path: Path, seed: int, release: str, index_tags: bool | None
 ) -> None:
@@ -413,6 +416,7 @@ def test_logs_of_rocketmq_4(tmp_path: Path, seed: int, index_tags: bool | None) 
     assert before == {part: tree(ours / part) for part in before}
 
 
+@pytest.mark.extended
 def test_the_index_time_where_the_clock_stepped_back(tmp_path: Path) -> None:
     """RocketMQ's checkpoint has the time of the index file that it filled last, not the newest one.
     It fills one in each of two processes, since the threads that write the time may overtake each

@@ -64,6 +64,7 @@ def dead(output: Path, group: str) -> list[Record]:
     return [one for one in stored(output) if one.topic == f"%DLQ%{group}".encode()]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("release", "client"),
     [pytest.param(PARITY, "", marks=pytest.mark.slow), (PARITY, OLD_CLIENT), (NEWEST, "")],
@@ -100,6 +101,7 @@ def test_listeners_that_always_fail(store: Path, output: Path, release: str, cli
         assert {one.property_map[b"RETRY_TOPIC"] for one in letters} == {b"Topic"}
 
 
+@pytest.mark.extended
 def test_kills_of_the_server_lose_nothing(store: Path, output: Path, seed: int) -> None:
     """A listener always fails while the server is killed again and again: each message becomes a
     dead letter, and all that waited is delivered once.

@@ -187,6 +187,7 @@ def compare(
     assert codes == {*TOLD_BY_STATUS, NO_TOPIC, REFUSED}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("release", "name"), FEW_STORES, indirect=["release"], scope="module")
 @pytest.mark.usefixtures("release")
 def test_pulls_are_answered_as_by_a_broker(name: str, tmp_path: Path, seed: int) -> None:

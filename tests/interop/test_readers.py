@@ -373,6 +373,7 @@ def expected(
     return queue.answer(question, answer) if queue else answer
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("release", "name"),
     [(release, name) for release in RELEASES for name in CASES[release]],

@@ -71,12 +71,14 @@ def as_consumed(messages: Sequence[Record]) -> list[Consumed]:
     return sorted(Consumed(m.queue_id, m.queue_offset, zlib.crc32(m.body), 0) for m in messages)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_consumer_drains_the_store(server: Server, orders: list[Record], kind: str) -> None:
     """It gets every message once, an orderly one in each queue's order."""
     check_drain(server, orders, kind, "")
 
 
+@pytest.mark.extended
 def test_an_old_consumer_drains_the_store(server: Server, orders: list[Record], seed: int) -> None:
     """Consumers of 4.9 of two kinds, which the seed chooses."""
     for kind in random.Random(seed).sample(KINDS, 2):
@@ -142,6 +144,7 @@ def test_the_vip_channel(store: Path, orders: list[Record], client: str, tmp_pat
             assert asking.ask(QUERY_OFFSET, place).ext == {"offset": str(end)}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_required", [False, True])
 def test_tls(store: Path, orders: list[Record], is_required: bool, tmp_path: Path) -> None:
     """Clients of both releases use TLS; one without it is served too, unless TLS is required."""
@@ -166,6 +169,7 @@ ASKING = tuple(product(("concurrent", "subscribe"), ("", OLD_CLIENT)))
 """Kinds of consumers and their releases."""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("filter", FILTERS)
 def test_filters(server: Server, orders: list[Record], filter: str, seed: int) -> None:
     """Filters by tags and SQL92 select the messages that a plain look at the properties selects.
@@ -242,6 +246,7 @@ def growing(store: Path, orders: list[Record], tmp_path: Path) -> Iterator[Growi
     found.close()
 
 
+@pytest.mark.extended
 def test_members_share_and_inherit(growing: Growing, orders: list[Record]) -> None:
     """A second member takes over half of the queues; when it is killed, the first gets them back.
 
@@ -284,6 +289,7 @@ def _next_of(first: Consumer, second: Consumer) -> tuple[Consumer, Consumed]:
                 continue
 
 
+@pytest.mark.extended
 def test_a_server_killed_while_it_is_read(growing: Growing, orders: list[Record]) -> None:
     """A new server at the same address serves the consumer, which loses nothing."""
     growing.show(2000)
@@ -315,6 +321,7 @@ def test_a_group_begins_at_the_end_if_it_asks_so(growing: Growing, orders: list[
     assert sorted(found) == as_consumed(orders[3000:])
 
 
+@pytest.mark.extended
 def test_the_advice_to_a_group_that_gets_nothing(
     store: Path, orders: list[Record], tmp_path: Path
 ) -> None:
@@ -349,6 +356,7 @@ def _next(consumer: Consumer) -> list[Consumed]:
         return []
 
 
+@pytest.mark.extended
 def test_late_commits_do_not_undo_a_reset(growing: Growing, orders: list[Record]) -> None:
     """A client of 4.9 goes on committing old offsets for ten seconds, and then begins at the new
     one."""
@@ -399,6 +407,7 @@ class Live:
         self.count += count
 
 
+@pytest.mark.extended
 def test_a_run_serves_what_it_dispatches(tmp_path: Path, seed: int) -> None:
     """A log is written, dispatched, served and consumed at the same time by push consumers of every
     kind; a second orderly member joins, and one of both is killed. A stop ends it all."""

@@ -98,6 +98,7 @@ def follow_broker(store: Path, output: Path, seed: int, settings: dict[str, Any]
     return progress
 
 
+@pytest.mark.extended
 @ONE_RELEASE
 @pytest.mark.usefixtures("spark")
 def test_a_broker_that_writes_over_two_paths(tmp_path: Path) -> None:

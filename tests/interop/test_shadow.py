@@ -11,6 +11,7 @@ from tests.interop.rocketmq import ONE_RELEASE, Broker, send
 from tests.support.cli import Call
 
 
+@pytest.mark.extended
 @ONE_RELEASE
 @pytest.mark.usefixtures("spark", "release")
 def test_a_live_broker_and_a_changed_byte(tmp_path: Path, call: Call) -> None:

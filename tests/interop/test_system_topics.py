@@ -9,6 +9,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from reput.store.log.systemtopics import SYSTEM_TOPICS, is_system_topic
 from tests.interop.harnessjvm import NEWEST, PARITY, build_harness
 from tests.interop.rocketmq import require_maven
@@ -89,6 +91,7 @@ def topics_of(release: str, directory: Path) -> tuple[set[str], dict[str, bool]]
     return own, verdicts
 
 
+@pytest.mark.extended
 def test_the_list_is_rocketmqs(tmp_path: Path) -> None:
     """Our list is the newest release's; the other one lacks two of its topics."""
     newest, verdicts = topics_of(NEWEST, tmp_path)
@@ -97,6 +100,7 @@ def test_the_list_is_rocketmqs(tmp_path: Path) -> None:
     assert len(verdicts) > 30
 
 
+@pytest.mark.extended
 def test_every_constant_has_rocketmqs_verdict(tmp_path: Path) -> None:
     """Timer wheel, revive log and traces are its own; retry, dead letter and light topics not."""
     for release in (PARITY, NEWEST):

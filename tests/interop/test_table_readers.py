@@ -93,12 +93,14 @@ def ran(python: Path | str, program: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("word", ["to_pandas", "scan_iceberg"])
 def test_pandas_and_polars(lake: Lake, word: str) -> None:
     """The examples, with the paths of this table."""
     assert ran(sys.executable, example(word).replace("/data/", f"{lake.root}/")) == str(ORDERS)
 
 
+@pytest.mark.extended
 def test_duckdb(lake: Lake) -> None:
     """The example, with the newest metadata of this table."""
     program = re.sub(r'"file://.*\.metadata\.json"', repr(lake.metadata), example("iceberg_scan"))
@@ -121,6 +123,7 @@ def sql(statements: Sequence[str]) -> list[str]:
     return [statement.format(table="lake.sales.messages") for statement in statements]
 
 
+@pytest.mark.extended
 def test_spark(lake: Lake) -> None:
     """The example; then Spark deletes rows by files of positions, compacts and expires. A
     compaction here leaves the deleted rows out, and the table is filled on."""

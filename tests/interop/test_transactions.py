@@ -82,6 +82,7 @@ def of_topic(output: Path, topic: str) -> list[Record]:
     return [record for record in stored(output) if record.topic == topic.encode()]
 
 
+@pytest.mark.extended
 @CLIENTS
 def test_each_end(store: Path, output: Path, client: str) -> None:
     """A producer that comes later is asked once about what it commits or rolls back, and as often
@@ -102,6 +103,7 @@ def test_each_end(store: Path, output: Path, client: str) -> None:
     assert digest(store) == before
 
 
+@pytest.mark.extended
 @CLIENTS
 def test_a_topic_that_nobody_declares(store: Path, output: Path, client: str) -> None:
     """Producers find the server although the base has lost its own note of topics."""
@@ -115,6 +117,7 @@ def test_a_topic_that_nobody_declares(store: Path, output: Path, client: str) ->
     assert digest(store) == before
 
 
+@pytest.mark.extended
 def test_kills_of_the_server_lose_and_double_nothing(store: Path, output: Path, seed: int) -> None:
     """A producer answers while the server is killed again and again: each transaction ends once,
     as it was answered."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from reput.overlay.delivery import ahead
 from reput.overlay.delivery.ahead import AHEAD_MS, AT_ONCE, MOST_BYTES, PAUSE_MS, DeliveriesAhead
 from reput.overlay.delivery.waiting import WaitingRecords
@@ -80,6 +82,7 @@ def test_no_more_are_made_than_fit() -> None:
     assert made.missing(waiting, NOW)
 
 
+@pytest.mark.extended
 def test_no_more_records_are_made_than_fit() -> None:
     waiting, made = WaitingRecords((1000,)), DeliveriesAhead()
     timers(waiting, ahead.MOST_RECORDS + 1, NOW)

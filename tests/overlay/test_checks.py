@@ -315,6 +315,7 @@ def as_ours(theirs: Record, half: Record, ours: Record) -> Record:
     )  # fmt: skip
 
 
+@pytest.mark.extended
 def test_ends_are_a_brokers(base: Path, tmp_path: Path) -> None:
     """Where a broker has ended a transaction, its log is cut before that, and the overlay ends it:
     in the same bytes, apart from the place."""

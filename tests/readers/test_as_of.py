@@ -37,6 +37,7 @@ def shown(store: MessageStore) -> dict[Queue, int]:
     return {queue: end for queue, end in found.items() if store.queue(*queue).min_offset() < end}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["broker", "mixed", "wide", "ext", "orders-5.5.1"])
 def test_queues_end_at_the_moment(golden: Golden, seed: int, name: str) -> None:
     """Inside a record, between two, and at the log's ends; also after what came since is seen."""

@@ -279,6 +279,7 @@ def test_export_that_fails_or_is_stopped_leaves_nothing(
     assert [path for path in open_paths(tmp_path) if store not in path.parents] == []
 
 
+@pytest.mark.extended
 def test_killed_export_leaves_nothing_that_looks_finished(tmp_path: Path, seed: int) -> None:
     """SIGKILL before any of its writes: no OUT; the next export clears away and is whole."""
     store, out = odd_store(tmp_path / "store"), tmp_path / "out"

@@ -25,6 +25,7 @@ DAMAGED_SHARE = 10
 """One record of so many."""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_damaged", [False, True])
 @pytest.mark.parametrize("name", GOLDEN_CASES)
 def test_both_pulls_agree(

@@ -103,6 +103,7 @@ def test_every_queue_of_a_golden_store(golden: Callable[[str], Path], name: str,
     assert count > 500
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", GOLDEN_CASES)
 def test_filters_on_every_queue_of_a_golden_store(
     golden: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch

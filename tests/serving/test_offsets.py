@@ -438,6 +438,7 @@ def check_kills(
         committed = found
 
 
+@pytest.mark.extended
 def test_commits_survive_a_kill(store: Path, output: Path, seed: int) -> None:
     """After two kills, all commits older than two seconds are there, however busy the machine
     is."""

@@ -103,6 +103,7 @@ def kill_everywhere(work: Workload, directory: Path, failpoints: str, step: int)
     raise AssertionError("unreachable")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("failpoints", SHORT_WRITES)
 def test_killed_anywhere_it_ends_the_same(
     ram_path: Path, seed: int, workload: MakeWorkload, failpoints: str
@@ -125,6 +126,7 @@ def test_killed_anywhere_in_many_runs_it_ends_the_same(
         shutil.rmtree(ram_path / "whole")
 
 
+@pytest.mark.extended
 def test_killed_again_and_again_it_ends_the_same(
     ram_path: Path, seed: int, workload: MakeWorkload
 ) -> None:

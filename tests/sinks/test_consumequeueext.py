@@ -259,6 +259,7 @@ def test_a_full_disk_anywhere_doubles_no_unit(
     made.setup.log.close()
 
 
+@pytest.mark.extended
 def test_killed_anywhere_it_ends_the_same(ram_path: Path, seed: int) -> None:
     """kill -9 before every operation of a few batches without drops: as if nothing had been."""
     rng = random.Random(seed)

@@ -89,6 +89,7 @@ def test_one_batch_builds_the_golden_files(store: Store) -> None:
         assert again.index_msg_timestamp == checkpoint.index_msg_timestamp
 
 
+@pytest.mark.extended
 def test_random_batches_kills_and_power_cuts_build_the_golden_files(
     store: Store, seed: int
 ) -> None:
@@ -340,6 +341,7 @@ def run_all(output: IndexOutput, cuts: list[int]) -> None:
     writer.close()
 
 
+@pytest.mark.extended
 def test_killed_anywhere_it_ends_the_same(ram_path: Path, seed: int) -> None:
     """kill -9 before every operation of a few batches, and of the run after it."""
     rng = random.Random(seed)

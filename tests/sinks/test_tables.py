@@ -123,6 +123,7 @@ def test_rows_are_those_of_the_log(
     assert columns_of(tables, table) == expected
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["mixed", "broker"])
 def test_a_new_table_has_what_consumers_see(
     golden: Callable[[str], Path], table: Path, name: str, tables: TableFormat

@@ -119,6 +119,7 @@ def test_a_source_that_a_planner_unpickles_keeps_it_quiet(
             assert isinstance(source, CommitLogDataSource)
 
 
+@pytest.mark.extended
 def test_workers_without_work_end_quietly(golden: Callable[[str], Path]) -> None:
     """Workers that made, planned and read our sources print nothing when Spark lets go of them."""
     done = subprocess.run(

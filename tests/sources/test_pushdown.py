@@ -97,6 +97,7 @@ def test_registered_sources_are_those_of_the_session(
     assert "physicalOffset" in table(spark, source, golden("plain")).columns
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("source", SOURCES)
 def test_pushed_filters_find_the_same_rows(
     spark: SparkSession, store: Path, pushing: Callable[[bool], None], source: str

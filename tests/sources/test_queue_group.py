@@ -58,6 +58,7 @@ def rows_from(store: Path, begin: Callable[[str, int], int]) -> list[tuple[objec
     ]
 
 
+@pytest.mark.extended
 def test_a_query_begins_where_the_group_is_and_commits_what_it_did(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def expected(store: Path) -> list[tuple[Any, ...]]:
     return found
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", GOLDEN_CASES)
 def test_rows_equal_the_reference_decoder(
     spark: SparkSession, golden: Callable[[str], Path], name: str
@@ -176,6 +177,7 @@ def test_ext_tags_prune_too(golden: Callable[[str], Path]) -> None:
     assert pruned[0] < everything[0] - sum(unit.size for unit in queue_units(store)) // 2
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("condition", "planned"),
     [

@@ -49,6 +49,7 @@ def bodies(rows: Rows) -> list[bytes]:
 LAX = {"failOnDataLoss": "false"}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("clock", [False, True], ids=["later", "clock back"])
 @pytest.mark.parametrize("size", [100, 63, 131], ids=["same size", "smaller", "larger"])
 @pytest.mark.parametrize("grown", [80, 50, 30, 0])

@@ -34,6 +34,7 @@ def found(spark: SparkSession, at: Path) -> list[bytes]:
     return sorted(bytes(row[0]) for row in spark.read.parquet(str(at / "sink")).collect())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_restart_after_the_log_was_rewritten(
     spark: SparkSession, tmp_path: Path, source: str

@@ -66,6 +66,7 @@ def expected_row(record: Record) -> tuple[Any, ...]:
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
 def test_rows_equal_the_reference_decoder(
     spark: SparkSession, golden: Callable[[str], Path], name: str

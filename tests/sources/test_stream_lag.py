@@ -29,6 +29,7 @@ class Recorder(LagListener):
         self._told.put(-1 if event.exception else None)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("several", [False, True], ids=["one", "pattern"])
 @pytest.mark.parametrize("source", ["rocketmq-commitlog", "rocketmq-consumequeue"])
 def test_the_lag_after_each_batch(

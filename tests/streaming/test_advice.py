@@ -67,6 +67,7 @@ def is_sound(call: Call, output: DerivedOutput) -> bool:
     return call("verify", *place).returncode == 0 == call("doctor", *place).returncode
 
 
+@pytest.mark.extended
 def test_spark_that_has_stopped_under_several_stores(output: DerivedOutput, call: Call) -> None:
     """The application of all stores ends with one line; the same command goes on."""
     stores, outputs = output.root.with_name("stores"), output.root.with_name("outputs")
@@ -185,6 +186,7 @@ def test_a_table_that_has_more_than_the_log(output: DerivedOutput, call: Call, s
     assert is_sound(call, delivered)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "pattern",
     [

@@ -12,7 +12,7 @@ import logging
 import random
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from reput.cli import app
 from reput.store import fsops
 from reput.store.config import OnQueueGap, read_store_settings
 from reput.store.errors import OutputError, ReputError, StoreError, UsageError
-from reput.store.index.indexfile import IndexLayout
 from reput.store.runs.dispatch import DispatchBatch
 from reput.store.state.built import read_build_record, settings_of
 from reput.upkeep.compare import DIRECTORY_KINDS
@@ -177,19 +176,22 @@ def half(batch: DispatchBatch) -> int:
     return offsets[len(offsets) // 2]
 
 
+def recorded_settings(root: Path) -> Mapping[str, Any]:
+    """As the output says that it was built."""
+    record = read_build_record(root)
+    assert record is not None
+    return record.settings
+
+
 def contents(root: Path) -> tuple[dict[str, bytes], list[Content]]:
     """Everything that is derived: queues by bytes, the index by content."""
     queues = {
         f"{name}/{path}": data for name in QUEUE_TREES for path, data in tree(root / name).items()
     }
-    record = read_build_record(root)
-    assert record is not None
-    layout = IndexLayout(record.settings["max_hash_slot_num"], record.settings["max_index_num"])
-    index = root / "index"
+    settings, index = recorded_settings(root), root / "index"
+    slots, entries = settings["max_hash_slot_num"], settings["max_index_num"]
     paths = sorted(index.iterdir()) if index.is_dir() else []
-    return queues, [
-        read_content(path, layout.max_hash_slot_num, layout.max_index_num) for path in paths
-    ]
+    return queues, [read_content(path, slots, entries) for path in paths]
 
 
 def set_conf(store: Path, case: Case, line: str) -> None:
@@ -329,6 +331,7 @@ def test_a_dispatcher_that_stopped_at_a_gap_may_go_on_either_way(ram_path: Path)
         assert contents(output.root) == contents(whole.root)
 
 
+@pytest.mark.extended
 def test_killed_anywhere_what_depends_on_it_is_never_there_without_it(
     ram_path: Path, seed: int
 ) -> None:
@@ -350,9 +353,7 @@ def test_killed_anywhere_what_depends_on_it_is_never_there_without_it(
             # nothing depends on it yet
             other = shutil.copytree(output.root, ram_path / "other")
             DerivedOutput(store, other).start(mapped_file_size_consume_queue=6000, index_tags=False)
-            record = read_build_record(other)
-            assert record is not None
-            assert record.settings["mapped_file_size_consume_queue"] == 6000
+            assert recorded_settings(other)["mapped_file_size_consume_queue"] == 6000
             shutil.rmtree(other)
         output.start(**({} if has_record else flags), adopt=True)
         assert contents(output.root) == contents(whole.root)
@@ -451,9 +452,7 @@ def test_a_rebuild_builds_as_before_or_as_it_is_told(ram_path: Path) -> None:
     assert contents(output.root) == before
     rebuilt(output, mapped_file_size_consume_queue=6000, on_queue_gap=OnQueueGap.BLANK)
     output.start()
-    record = read_build_record(output.root)
-    assert record is not None
-    assert record.settings["on_queue_gap"] is OnQueueGap.BLANK
+    assert recorded_settings(output.root)["on_queue_gap"] is OnQueueGap.BLANK
     assert tree(output.root / "consumequeue") == tree(output.store / "consumequeue")
     assert contents(output.root)[1] == before[1]
     assert output.verify().differences == ()

@@ -105,6 +105,7 @@ def is_enough(kept: int, cut: int) -> bool:
     return kept >= min(FEW, cut) and (kept > 0 or cut == 0)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", ["torn", "cut", "cut and grown", "cut and grown beyond"])
 def test_every_length_of_cut(place: Place, how: str) -> None:
     """At every record, and in the middle of it: what is built is what a fresh dispatch builds, or,
@@ -309,6 +310,7 @@ def failing_everywhere(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterato
         return
 
 
+@pytest.mark.extended
 def test_a_cut_that_is_stopped_anywhere_ends_the_same(
     place_without_ext: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def check_same(ours: Path, theirs: Path) -> None:
     assert not [*ours.glob(".reput*")]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["lmq", "mixed", "queues-5.5.1"])
 def test_queues_and_index_equal_rocketmqs(golden: Golden, tmp_path: Path, name: str) -> None:
     """Ext, batch and light queues, delayed messages, keys and tags; positions and ledger are those

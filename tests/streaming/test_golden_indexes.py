@@ -65,6 +65,7 @@ def test_every_index_equals_rocketmqs(
     assert progress.batches >= progress.end_offset // max_bytes
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["mixed", "ext", "lmq", "batch"])
 def test_stopped_between_batches_and_replayed(
     golden: Callable[[str], Path], tmp_path: Path, name: str, seed: int

@@ -163,6 +163,7 @@ print("ended")
 """
 
 
+@pytest.mark.extended
 def test_a_session_ends_beside_a_connection_that_says_nothing() -> None:
     """Spark may keep a connection open by which it calls functions in Python; a thread waits there
     for the next call."""

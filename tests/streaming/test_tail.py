@@ -172,6 +172,7 @@ def test_a_replay_after_a_full_disk_begins_at_what_was_durable(
     check_is_whole(broker, output, tmp_path)
 
 
+@pytest.mark.extended
 def test_steps_and_tasks_dispatch_the_same(
     broker: Appender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

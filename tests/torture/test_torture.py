@@ -18,8 +18,16 @@ def nothing_stays_patched() -> Iterator[None]:
     BENCHES.close()
 
 
+LONG = "dispatcher machine"
+
+
 @pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS.values() if kind.sample], ids=lambda kind: kind.name
+    "kind",
+    [
+        pytest.param(kind, id=kind.name, marks=pytest.mark.extended if kind.name == LONG else ())
+        for kind in KINDS.values()
+        if kind.sample
+    ],
 )
 def test_every_case_holds(ram_path: Path, seed: int, kind: Kind) -> None:
     """The samples of other kinds are tests of their own."""

@@ -290,6 +290,7 @@ def problem(root: Path, image: Image, stored: list[Record], acknowledged: int) -
     return None
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("whole_sectors")
 def test_a_power_cut_loses_nothing_acknowledged(tmp_path: Path, seed: int) -> None:
     """After every operation: with none, all, one, all but one, and random parts of what was not

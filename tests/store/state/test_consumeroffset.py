@@ -98,6 +98,7 @@ def kills(
     assert ordinal > 25
 
 
+@pytest.mark.extended
 def test_a_kill_at_any_operation_loses_nothing_that_was_committed(
     tmp_path: Path, seed: int
 ) -> None:
@@ -284,6 +285,7 @@ def commit_in_turn(root: Path, steps: list[Step], done: Callable[[int], object])
                     break
 
 
+@pytest.mark.extended
 def test_a_kill_between_sharing_processes_loses_nothing(tmp_path: Path, seed: int) -> None:
     """At any operation: what was committed is there for the others, who go on."""
     steps = random_steps(random.Random(seed), 8)

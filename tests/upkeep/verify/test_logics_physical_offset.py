@@ -60,6 +60,7 @@ def test_it_is_where_the_last_message_starts(ram_path: Path) -> None:
     assert not any((for_old.root / "checkpoint").read_bytes()[40:])
 
 
+@pytest.mark.extended
 def test_a_killed_run_claims_nothing_that_is_not_durable(ram_path: Path, seed: int) -> None:
     """From its first operation to its last."""
     output, rng = unpack(ram_path), random.Random(seed)

@@ -131,6 +131,7 @@ def choices(output: DerivedOutput) -> Iterator[list[Path]]:
     ]
 
 
+@pytest.mark.extended
 def test_what_is_gone_is_healed(kept: Kept) -> None:
     """First, middle and last file, queue, topic, kind, a queue without its ext and the reverse."""
     for gone in list(choices(kept.output)):

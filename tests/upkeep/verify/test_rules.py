@@ -200,6 +200,7 @@ def test_messages_beyond_the_watermark_are_let_be(ram_path: Path) -> None:
         assert output.unequal() == [], name
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["mixed", "ext", "batch"])
 def test_a_log_that_lost_its_front(ram_path: Path, seed: int, name: str) -> None:
     """Only entries and units of messages that are gone may differ; everything else is as it was,
@@ -300,6 +301,7 @@ def test_a_checkpoint_may_be_as_far_as_the_log_and_no_further(ram_path: Path) ->
     heal(output)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["mixed", "ext", "batch"])
 def test_a_repair_that_is_killed_is_done_again(ram_path: Path, seed: int, name: str) -> None:
     """Anywhere; every second time a dispatcher runs before the next repair."""
@@ -322,6 +324,7 @@ def test_a_repair_that_is_killed_is_done_again(ram_path: Path, seed: int, name: 
             return
 
 
+@pytest.mark.extended
 def test_a_killed_repair_leaves_no_units_beyond_the_watermark(ram_path: Path) -> None:
     """A batch queue without its first file: what is left of it must not be gone on with."""
     output = DerivedOutput.build("batch", ram_path)

@@ -112,6 +112,7 @@ def check_damages(
 CASES = [("plain", 6000), ("plain", 200), ("mixed", 6000), ("mixed", 400), ("wide", 200)]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("name", "file_size"), CASES)
 def test_every_damage_is_found_and_healed(
     ram_path: Path, seed: int, name: str, file_size: int
@@ -283,6 +284,7 @@ def test_blanks_before_a_unit_beyond_the_watermark_are_let_be(
     ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "file_size", "expired"),
     [("plain", 200, False), ("wide", 200, True), ("mixed", 6000, True)],
@@ -378,6 +380,7 @@ def test_what_is_refused(ram_path: Path) -> None:
     assert built.setup.queues() == before
 
 
+@pytest.mark.extended
 def test_a_repair_that_is_killed_is_done_again(ram_path: Path, seed: int) -> None:
     """Before every operation; every second time a dispatcher runs before the next repair."""
     rng, log = random.Random(seed), QueueLog(100)
