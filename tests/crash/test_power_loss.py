@@ -32,7 +32,7 @@ def workloads(ram_path: Path) -> Iterator[Workloads]:
         ("long_cut", 0.1, 60),
         ("retention", 0.1, 60),
         ("expiry", 0.1, 60),
-        ("begun_anew", 0.1, 60),
+        pytest.param("begun_anew", 0.1, 60, marks=pytest.mark.extended),
         ("then_more", 0.1, 60),
         ("repair", 0.1, 50),
         ("rebuild", 0.0, 80),

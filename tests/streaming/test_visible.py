@@ -140,7 +140,7 @@ def test_nothing_that_was_seen_is_taken_back_by_a_start_after_a_kill(
 
 
 @pytest.mark.parametrize("is_same_boot", [True, False])
-@pytest.mark.parametrize("reached", [20, 30])
+@pytest.mark.parametrize("reached", [20, pytest.param(30, marks=pytest.mark.extended)])
 def test_a_run_that_ends_before_it_reaches_what_was_seen_takes_nothing_back(
     output: Path, store: Path, plain: PlainLog, tmp_path: Path, *, reached: int, is_same_boot: bool
 ) -> None:

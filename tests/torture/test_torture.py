@@ -18,13 +18,13 @@ def nothing_stays_patched() -> Iterator[None]:
     BENCHES.close()
 
 
-LONG = "dispatcher machine"
+LONG = ("dispatcher machine", "torn tails")
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, id=kind.name, marks=pytest.mark.extended if kind.name == LONG else ())
+        pytest.param(kind, id=kind.name, marks=pytest.mark.extended if kind.name in LONG else ())
         for kind in KINDS.values()
         if kind.sample
     ],
