@@ -73,9 +73,12 @@ def held_pull(client: Client) -> tuple[int, str]:
 
 
 def test_a_commit_wakes_a_waiting_pull(
-    output: DerivedOutput, served: Served, monkeypatch: pytest.MonkeyPatch
+    output: DerivedOutput,
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """No file is polled, and the pull's deadline is far away."""
+    """No file is polled, and the pull's deadline is far away. The end waits for the server's."""
     monkeypatch.setattr(admission, "MAX_SUSPEND_MS", 1 << 40)
     with served.server:
         output.start(part=lambda _: half_of(output), on_visible=served.server.end_moved)
@@ -83,6 +86,7 @@ def test_a_commit_wakes_a_waiting_pull(
             opaque, end = held_pull(client)
             output.start(on_visible=served.server.end_moved)
             answer = client.receive(timeout=EVENT_SECONDS)
+    assert "abandoned" not in caplog.text
     assert (answer.code, answer.opaque) == (FOUND, opaque)
     first = next(
         m for m in log_records(output.store)
