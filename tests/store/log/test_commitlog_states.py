@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.store.errors import CommitLogError
+from reput.store.errors import CommitLogError, NotReadyError
 from reput.store.log import segments
 from reput.store.log.commitlog import CommitLog
 from reput.store.log.status import Outcome, Status
@@ -40,6 +40,22 @@ def test_files_that_all_change_their_size_are_not_taken_for_another_log(tmp_path
         with pytest.raises(CommitLogError, match=r"has 32 bytes but .* 64"):
             log.refresh()
         assert log.read(64, 8) == b"\1" * 8
+
+
+def test_a_log_whose_directory_is_gone_is_named(tmp_path: Path) -> None:
+    """It was unmounted while it was read: whoever waits for it goes on once it is back."""
+    log_directory, away = tmp_path / "commitlog", tmp_path / "away"
+    log_directory.mkdir()
+    put(log_directory, 0, 64)
+    with closing(CommitLog([log_directory])) as log:
+        log_directory.rename(away)
+        with pytest.raises(NotReadyError) as caught:
+            log.refresh()
+        line = f"there is no commitlog {log_directory}; mount it or start its broker"
+        assert (str(caught.value), caught.value.path) == (line, str(log_directory))
+        away.rename(log_directory)
+        log.refresh()
+        assert log.read(0, 8) == b"\1" * 8
 
 
 @pytest.mark.parametrize(
