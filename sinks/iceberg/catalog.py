@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from reput.store.errors import UsageError
 
@@ -113,7 +113,8 @@ def local_path(location: str | None) -> Path | None:
         return None
     parts = urlsplit(location)
     if parts.scheme:
-        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+        # pyiceberg takes the path as it stands: %20 is no blank
+        return Path(parts.path) if parts.scheme == "file" else None
     return Path(location).absolute()
 
 

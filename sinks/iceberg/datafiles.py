@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -61,7 +62,7 @@ def iceberg_schema(schema: pa.Schema) -> Schema:
 
 def write_data_files(table: Table, rows: Iterator[pa.RecordBatch], stem: str) -> list[DataFile]:
     """Write rows as files in whose names ``stem`` stands; return their entries. Raises what taking
-    a row raises, and leaves no file then."""
+    or writing a row raises, and leaves no file then."""
     unique = uuid4()
     pending: list[Future[DataFile]] = []
     found: list[DataFile] = []
@@ -121,9 +122,21 @@ def is_own_file(table: Table, name: str) -> bool:
 def _write(
     table: Table, name: str, partition: Record, first: Part, others: Iterable[Part] = ()
 ) -> DataFile:
+    location = table.location_provider().new_data_location(name)
+    try:
+        return _write_to(table, location, partition, first, others)
+    except BaseException:
+        # on a full disk each attempt would leave another part of a file
+        with suppress(OSError):
+            table.io.delete(location)
+        raise
+
+
+def _write_to(
+    table: Table, location: str, partition: Record, first: Part, others: Iterable[Part]
+) -> DataFile:
     schema, metadata = table.schema(), table.metadata
     form = schema_to_pyarrow(schema.select(*first.rows.schema.names))
-    location = table.location_provider().new_data_location(name)
     output = table.io.new_output(location)
     paths = set(parquet_path_to_id_mapping(schema.select(*form.names)))
     with (

@@ -88,8 +88,7 @@ class IcebergUpkeep:
             own_bytes = int(table.properties.get(TARGET_FILE_SIZE, TARGET_FILE_BYTES))
             groups = _groups(table, target_bytes or own_bytes)
             while some := [*islice(groups, GROUPS_PER_COMMIT)]:
-                made = [_Replacement(tasks, rewrite_data_files(table, tasks)) for tasks in some]
-                done = _sum(done, self._replace(catalog, made))
+                done = _sum(done, self._replace(catalog, _rewritten(table, some)))
         return done
 
     def _replace(self, catalog: Catalog, made: list[_Replacement]) -> Compaction:
@@ -182,6 +181,18 @@ class _Replacement:
 
     tasks: list[FileScanTask]
     files: list[DataFile]
+
+
+def _rewritten(table: Table, groups: list[list[FileScanTask]]) -> list[_Replacement]:
+    """Write each group's rows anew; leave no file where one fails."""
+    made: list[_Replacement] = []
+    try:
+        for tasks in groups:
+            made.append(_Replacement(tasks, rewrite_data_files(table, tasks)))
+    except BaseException:
+        _delete(table.io, (file.file_path for one in made for file in one.files))
+        raise
+    return made
 
 
 def _compaction(made: Iterable[_Replacement]) -> Compaction:

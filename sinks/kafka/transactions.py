@@ -122,12 +122,8 @@ class KafkaTransactions:
         self.close()
         self._partitions.clear()
         self.add_partitions({self.position_topic: 1})
-        # no instance is named where the topic has lost its records
-        if self._owned and self._last_position().instance not in (None, self._instance):
-            raise OwnershipError(
-                f"another process has begun to write to Kafka as {self._transactional_id}; "
-                "stop one of the two, or give it another `KafkaSettings.store_id=`"
-            )
+        if self._owned:
+            self._check_owned()
         self._start_producer()
         # read only now: a pending commit has ended, and any other transaction of ours is aborted
         check_no_transaction(self.position_topic, self._client())
@@ -139,6 +135,14 @@ class KafkaTransactions:
         self._owned = True
         return end
 
+    def _check_owned(self) -> None:
+        # no instance is named where the topic has lost its records
+        if self._last_position().instance not in (None, self._instance):
+            raise OwnershipError(
+                f"another process has begun to write to Kafka as {self._transactional_id}; "
+                "stop one of the two, or give it another `KafkaSettings.store_id=`"
+            )
+
     def _last_position(self) -> Position:
         return last_position(self.position_topic, self._client())
 
@@ -149,7 +153,7 @@ class KafkaTransactions:
     def add_partitions(self, partitions: Mapping[str, int]) -> None:
         """Create the topics and extend them to this many partitions; not within a transaction.
 
-        Raises StoreError if Kafka refuses.
+        Raises StoreError if Kafka refuses, OwnershipError as ``recover``.
         """
         targets = {
             topic: count
@@ -172,7 +176,10 @@ class KafkaTransactions:
             self._partitions |= _await_partitions(admin, targets)
         if reopen:
             self.close()
+            # first, so that a newer writer is left alone; then, for one that has begun meanwhile
+            self._check_owned()
             self._start_producer()
+            self._check_owned()
 
     def _new_topic(self, topic: str, partitions: int) -> dict[str, Any]:
         if topic == self.position_topic:

@@ -15,13 +15,14 @@ from reput.checkpoints.followers import follower_file
 from reput.sinks.kafka import transactions
 from reput.sinks.kafka.topics import TopicNames
 from reput.sinks.kafka.transactions import KafkaSettings, KafkaTransactions
-from reput.store.errors import StoreError
+from reput.store.errors import OwnershipError, StoreError
 from reput.streaming import followers
 from tests.interop.kafka import Kafka
-from tests.interop.mirroring import boundaries, mirror_target
-from tests.interop.test_kafka import assert_mirrored, make_store
+from tests.interop.mirroring import boundaries, mirror_target, rows
+from tests.interop.test_kafka import assert_mirrored, grown_topic, make_store
 from tests.support.following import follow
 from tests.support.processes import became
+from tests.support.settings import ANY_SETTINGS
 
 POSITION = b"position"
 LONGEST_SECONDS = 60.0
@@ -211,6 +212,48 @@ def test_a_mirrored_topic_that_was_deleted_is_made_anew(
         int(record.value[:6]) for records in kafka.read(deleted).values() for record in records
     )
     assert numbers == list(range(10, 20, 2))
+
+
+REPLACED = "another process has begun to write to Kafka"
+
+
+def test_one_that_was_replaced_does_not_come_back_where_a_topic_grew(
+    kafka: Kafka, tmp_path: Path, identity: str
+) -> None:
+    """It needs another producer for further queues; the newer one goes on as if nothing were."""
+    store, starts = grown_topic(tmp_path)
+    target = mirror_target(kafka.bootstrap, identity)
+    older, newer = (target.open("", ANY_SETTINGS) for _ in range(2))
+    with closing(older), closing(newer):
+        assert older.position() is None
+        older.write(0, starts[20], rows(store, 0, starts[20]))
+        assert newer.position() == starts[20]
+        newer.write(starts[20], starts[23], rows(store, starts[20], starts[23]))
+        with pytest.raises(OwnershipError, match=REPLACED):
+            older.write(starts[20], starts[-1], rows(store, starts[20], starts[-1]))
+        newer.write(starts[23], starts[-1], rows(store, starts[23], starts[-1]))
+    assert_mirrored(kafka, identity, store)
+
+
+def test_one_that_is_replaced_while_a_topic_grows_adds_nothing(
+    kafka: Kafka, identity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newer one begins right before the older one has its other producer."""
+    topic = f"{identity}-grown"
+    with closing(opened(kafka, identity)) as older, closing(opened(kafka, identity)) as newer:
+        assert older.recover() is None
+        older.add_partitions({topic: 1})
+        start = older._start_producer
+
+        def late() -> None:
+            assert newer.recover() is None
+            newer.commit(200)
+            start()
+
+        monkeypatch.setattr(older, "_start_producer", late)
+        with pytest.raises(OwnershipError, match=REPLACED):
+            older.add_partitions({topic: 2})
+        assert newer.recover() == 200
 
 
 @pytest.mark.slow

@@ -144,8 +144,8 @@ def test_properties_are_texts_as_pyiceberg_takes_them(tmp_path: Path) -> None:
     ("warehouse", "path"),
     [
         ("/data/a b", "/data/a b"),
-        ("file:///data/a%20b", "/data/a b"),
-        ("file:/data/a%20b", "/data/a b"),
+        ("file:///data/a b", "/data/a b"),
+        ("file:/data/a%20b", "/data/a%20b"),
         ("s3://bucket/data", None),
         (None, None),
     ],
@@ -155,6 +155,17 @@ def test_a_warehouse_on_this_machine_has_a_path(warehouse: str | None, path: str
     properties = {} if warehouse is None else {"warehouse": warehouse}
     target = IcebergTarget(TableName("lake", ("db", "table")), {"type": "sql", **properties})
     assert target.local_path == (None if path is None else Path(path))
+
+
+@pytest.mark.parametrize("name", ["a b", "a%20b", "a%b", "ü"])
+def test_a_warehouse_is_looked_for_where_its_files_are(tmp_path: Path, name: str) -> None:
+    """The library writes to the path as it stands, and takes no escapes in it."""
+    warehouse = f"file://{tmp_path}/{name}"
+    with SyncedFileIO().new_output(f"{warehouse}/file").create() as stream:
+        stream.write(b"")
+    target = IcebergTarget(TableName("lake", ("db", "table")), {"warehouse": warehouse})
+    assert target.local_path is not None
+    assert (target.local_path / "file").exists()
 
 
 def test_a_relative_warehouse_is_below_the_working_directory(

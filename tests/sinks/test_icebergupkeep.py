@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from pyiceberg.manifest import (
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.transforms import IdentityTransform
 
-from reput.sinks.iceberg import upkeep
+from reput.sinks.iceberg import datafiles, upkeep
 from reput.sinks.iceberg.upkeep import ORPHAN_SECONDS
 from reput.sinks.tables import upkeep as regular
 from reput.sinks.tables.upkeep import Compaction, Expiry, RegularUpkeep
@@ -350,6 +352,51 @@ def test_a_file_of_no_snapshot_stays_for_a_day(filling: Filling) -> None:
         os.utime(left, (then, then))
         assert iceberg_target(filling.root).upkeep().expire() == Expiry(0, count)
         assert left.exists() is (count == 0)
+
+
+@contextmanager
+def no_file_beyond(most: int) -> Iterator[None]:
+    """Let the kernel refuse bytes of files beyond a size, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_not_filled_by_parts_of_files(filling: Filling) -> None:
+    """Neither by rows nor by a compaction, of which both are tried again and again."""
+    filling.fill(2, 4)
+    before = {*filling.root.rglob("*.parquet")}
+    follower = filling.follower()
+    for act in (lambda: filling.write(follower, 8), iceberg_target(filling.root).upkeep().compact):
+        with no_file_beyond(1000), pytest.raises(OSError, match="large"):
+            act()
+        assert {*filling.root.rglob("*.parquet")} == before
+    filling.write(follower, MESSAGES)
+    assert filling.offsets() == filling.starts
+
+
+def test_a_compaction_that_fails_leaves_no_file(
+    filling: Filling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor those of partitions that it was done with."""
+    filling.fill(2, 4, 6, 8)
+    before = {*filling.root.rglob("*.parquet")}
+    made = list[DataFile]()
+
+    def failing(table: Table, tasks: list[FileScanTask]) -> list[DataFile]:
+        if made:
+            raise OSError("No space left on device")
+        made.extend(datafiles.rewrite_data_files(table, tasks))
+        return made
+
+    monkeypatch.setattr(upkeep, "rewrite_data_files", failing)
+    with pytest.raises(OSError, match="No space"):
+        iceberg_target(filling.root).upkeep().compact()
+    assert len(made) == 1
+    assert {*filling.root.rglob("*.parquet")} == before
 
 
 def test_manifests_become_one(filling: Filling) -> None:
