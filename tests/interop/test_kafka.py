@@ -137,6 +137,8 @@ def test_stopped_and_started_again_nothing_comes_twice(
             steps = follow(follower, store, 70)
             assert [next(steps), next(steps)] == boundaries(store)[part * 140 + 70 :: 70][:2]
             assert follower.counts() == {"messages": 140}
+            assert follower.position() == boundaries(store)[part * 140 + 140]
+            assert follower.counts() == {"messages": 140}
     mirror(target, store)
     with closing(target.open("", ANY_SETTINGS)) as follower:
         assert follower.position() == boundaries(store)[-1]

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from reput.sinks.kafka import transactions
 from reput.streaming import followers
@@ -58,9 +58,14 @@ def test_an_answer_of_kafka_is_lost(kafka: Kafka, tmp_path: Path, kind: str, num
 def test_a_commit_whose_answer_never_comes_is_counted(
     kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write fails, since Kafka is away afterwards; the position says that it was made."""
+    """The write fails, since Kafka is away afterwards; the position says that it was made. It is
+    counted once, also where the position cannot be written anew at first."""
     monkeypatch.setattr(transactions, "WAIT_SECONDS", 1.0)
     monkeypatch.setattr(transactions, "_REQUEST_MS", 1000)
+
+    def lost() -> None:
+        raise KafkaTimeoutError
+
     identity = f"answer-{os.urandom(4).hex()}"
     store = make_store(tmp_path / "store", MESSAGES)
     end = boundaries(store)[-1]
@@ -75,6 +80,10 @@ def test_a_commit_whose_answer_never_comes_is_counted(
         assert proxy.is_down
         assert follower.counts() == {"messages": 0}
         proxy.ends_with_it = False
+        with monkeypatch.context() as patch:
+            patch.setattr(follower._transactions, "flush", lost)
+            with pytest.raises(KafkaError):
+                follower.position()
         for _ in range(2):
             assert follower.position() == end
             assert follower.counts() == {"messages": MESSAGES}

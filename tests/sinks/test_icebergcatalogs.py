@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, MonthTransform
@@ -17,13 +18,20 @@ from reput.sinks.iceberg import restcatalog
 from reput.sinks.iceberg.catalog import TableName, read_catalog
 from reput.sinks.iceberg.localfiles import SyncedFileIO
 from reput.sinks.iceberg.table import IcebergTarget, IcebergWriter
+from reput.sinks.tables.follower import TableFollower
 from reput.store import fsops
+from reput.store.bodies.declaration import BodyColumns
 from reput.store.errors import UsageError
 from tests.sinks.test_iceberg import MESSAGES, Filling
 from tests.sinks.test_tables import STORE_ID
 from tests.support.processes import open_files
 from tests.support.settings import ANY_SETTINGS
-from tests.support.tableformats import ICEBERG_TABLE, catalog_properties, iceberg_catalog
+from tests.support.tableformats import (
+    ICEBERG_TABLE,
+    catalog_properties,
+    iceberg_catalog,
+    iceberg_target,
+)
 
 
 @pytest.fixture
@@ -79,16 +87,69 @@ def test_a_table_of_others_with_the_day_alone_is_filled(filling: Filling) -> Non
     catalog.create_table(ICEBERG_TABLE.identifier, schema, partition_spec=BY_DAY)
     filling.fill(4, MESSAGES)
     assert filling.offsets() == filling.starts
+    assert_bounds_of_few_columns(filling)
 
 
-def test_a_namespace_of_several_parts_is_made(filling: Filling) -> None:
+def assert_bounds_of_few_columns(filling: Filling) -> None:
+    """Bodies and properties would fill the manifests, and with them each reader's memory."""
+    schema = filling.table.schema()
+    without, with_bounds = (
+        {schema.find_field(name).field_id for name in names}
+        for names in (("body", "properties.key", "properties.value"), ("topic", "physicalOffset"))
+    )
+    for task in filling.table.scan().plan_files():
+        bounds = {*task.file.lower_bounds, *task.file.upper_bounds}
+        assert with_bounds <= bounds
+        assert bounds.isdisjoint(without)
+
+
+def test_a_table_that_is_made_here_asks_other_writers_for_little(filling: Filling) -> None:
+    """They keep no more statistics of bodies than this one, old metadata goes, and manifests are
+    joined: each commit would make the next one slower without end."""
+    filling.fill(2)
+    assert_bounds_of_few_columns(filling)
+    properties = filling.table.properties
+    for name in ("body", "properties.key", "properties.value"):
+        assert properties[f"write.metadata.metrics.column.{name}"] == "none"
+    assert properties["write.metadata.delete-after-commit.enabled"] == "true"
+    assert 0 < int(properties["write.metadata.previous-versions-max"]) < 100
+    assert properties["commit.manifest-merge.enabled"] == "true"
+    assert 1 < int(properties["commit.manifest.min-count-to-merge"]) < 100
+
+
+def test_columns_are_added_to_a_table_that_another_writer_has_made_anew(filling: Filling) -> None:
+    """Its schema has the number of the one before it, and not its columns."""
+    columns = BodyColumns({"T0": {"id": "long"}})
+    ours = iceberg_target(filling.root, columns).open(STORE_ID, ANY_SETTINGS)
+    assert isinstance(ours, TableFollower)
+    filling.write(ours, 4)
+    iceberg_catalog(filling.root).drop_table(ICEBERG_TABLE.identifier)
+    filling.fill(2)
+    assert "json" not in filling.table.schema().column_names
+    filling.write(ours, MESSAGES)
+    assert "json" in filling.table.schema().column_names
+    assert filling.offsets() == filling.starts
+
+
+def test_a_namespace_of_several_parts_is_made(
+    filling: Filling, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From the outside in, as servers want it."""
+    made = list[tuple[str, ...]]()
+    make = SqlCatalog.create_namespace_if_not_exists
+
+    def noted(self: SqlCatalog, namespace: tuple[str, ...]) -> None:
+        made.append(namespace)
+        make(self, namespace)
+
+    monkeypatch.setattr(SqlCatalog, "create_namespace_if_not_exists", noted)
     table = TableName("lake", ("a", "b", "messages"))
     properties = catalog_properties(filling.root)
     follower = IcebergTarget(table, properties).open(STORE_ID, ANY_SETTINGS)
     assert follower.position() is None
     filling.source.write(follower, 0, filling.ends[-1])
     catalog = iceberg_catalog(filling.root)
+    assert made == [("a",), ("a", "b")]
     assert ("a",) in catalog.list_namespaces()
     assert catalog.load_table(table.identifier).scan().count() == MESSAGES
 

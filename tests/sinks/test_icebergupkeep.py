@@ -242,6 +242,17 @@ def test_every_cut_is_remembered(filling: Filling) -> None:
         filling.follower().position()
 
 
+def test_a_rollback_to_where_the_log_was_cut_goes_on(filling: Filling) -> None:
+    """All of its rows are in the log still."""
+    filling.fill(4)
+    before = snapshots(filling.table)[-1]
+    filling.fill(8)
+    filling.follower().truncate(filling.ends[3])
+    roll_back(filling.table, before)
+    filling.fill(MESSAGES)
+    assert filling.offsets() == filling.starts
+
+
 class Clock:
     """Time that passes where a test says so."""
 

@@ -6,6 +6,7 @@ Expected values are written by hand, by the documented form (docs, formats.md §
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -17,11 +18,20 @@ import pyarrow as pa
 import pytest
 
 from reput.sinks.kafka import mirror
-from reput.sinks.kafka.mirror import KafkaArrivals, KafkaArrivalsTarget, KafkaFollower, KafkaMirror
+from reput.sinks.kafka.mirror import (
+    KafkaArrivals,
+    KafkaArrivalsTarget,
+    KafkaFollower,
+    KafkaMirror,
+    KafkaMirrorTarget,
+)
 from reput.sinks.kafka.records import Arena, KafkaRecords
 from reput.sinks.kafka.topics import TopicNames, TopicSelection
 from reput.sinks.kafka.transactions import KafkaSettings, KafkaTransactions
 from reput.store.config import StoreSettings
+from reput.store.errors import StoreError, UsageError
+from reput.store.follower import FollowerTarget
+from reput.store.rows.rowform import RowForm
 from reput.store.rows.rowschema import ROWS_SCHEMA
 
 STORED_MS = 1_700_000_000_123
@@ -163,7 +173,12 @@ class Positions:
     lacks = staticmethod(lambda _partitions: False)
     partition_for = staticmethod(partition_of)
 
-    def __init__(self) -> None:
+    position_topic = "positions"
+
+    def __init__(self, position: int | None = None) -> None:
+        self.position = position
+        """The one that was committed before."""
+        self.is_open = True
         self.sent: list[int] = []
         """Physical offsets of all records."""
         self.committed: list[tuple[int, int]] = []
@@ -178,6 +193,16 @@ class Positions:
 
     def commit(self, end: int) -> None:
         self.committed.append((end, len(self.sent)))
+
+    def recover(self) -> int | None:
+        return self.position
+
+    def explained(self, error: BaseException) -> BaseException:
+        """Only an open one knows what Kafka has refused."""
+        return StoreError("refused") if self.is_open and isinstance(error, KeyError) else error
+
+    def close(self) -> None:
+        self.is_open = False
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 7])
@@ -200,3 +225,67 @@ def test_a_position_never_lies_within_a_message(monkeypatch: pytest.MonkeyPatch,
     for position, count in to.committed:
         assert max(to.sent[:count]) < position
         assert min(to.sent[count:], default=position) >= position
+
+
+def mirror_of(to: Positions, selection: TopicSelection | None = None) -> KafkaMirror:
+    chosen = TopicSelection() if selection is None else selection
+    return KafkaMirror(cast(KafkaTransactions, to), chosen, TopicNames())
+
+
+@pytest.mark.parametrize(
+    ("position", "cut", "moved"),
+    [(None, 100, []), (99, 100, []), (100, 100, []), (101, 100, [(100, 0)])],
+)
+def test_a_cut_moves_only_a_position_beyond_it(
+    caplog: pytest.LogCaptureFixture, position: int | None, cut: int, moved: list[tuple[int, int]]
+) -> None:
+    """A line says once up to where Kafka keeps messages that the log has lost."""
+    to = Positions(position)
+    with caplog.at_level(logging.WARNING, "reput"):
+        mirror_of(to).truncate(cut)
+    assert to.committed == moved
+    assert [record.getMessage() for record in caplog.records] == [
+        "the log was cut at 100, but Kafka keeps the messages up to 101 (positions)"
+    ] * len(moved)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [(OSError("gone"), OSError), (KeyError(), StoreError)]
+)
+def test_a_write_that_fails_leaves_no_transaction_open(
+    error: Exception, raised: type[Exception]
+) -> None:
+    """Readers of Kafka would wait for its end; a refusal by Kafka is looked for before."""
+
+    class Failing(Positions):
+        def send(self, records: KafkaRecords) -> None:  # noqa: ARG002
+            raise error
+
+    to = Failing()
+    with pytest.raises(raised) as found:
+        mirror_of(to).write(0, 100, iter([rows_of({})]))
+    assert not to.is_open
+    assert to.committed == []
+    assert found.value is error or found.value.__cause__ is error
+
+
+def test_rows_have_the_form_that_is_configured() -> None:
+    """Kafka keeps none."""
+    form = RowForm(include_internal=True, max_inflated_bytes=4096)
+    assert mirror_of(Positions(), TopicSelection(("T",), form)).row_form() == replace(
+        form, named_topics=("T",)
+    )
+
+
+def test_targets_on_kafka_are_told_apart() -> None:
+    """A follower's file keeps the position of one of them, and Kafka may lose it."""
+    settings = KafkaSettings("a:1")
+    targets: list[FollowerTarget] = [
+        KafkaArrivalsTarget(settings), KafkaArrivalsTarget(settings, topic="own"),
+        KafkaMirrorTarget(settings), KafkaMirrorTarget(settings, names=TopicNames("m.{topic}")),
+        KafkaArrivalsTarget(KafkaSettings("b:1")), KafkaMirrorTarget(KafkaSettings("b:1")),
+    ]  # fmt: skip
+    assert len({target.description for target in targets}) == len(targets)
+    assert all(target.position_is_apart for target in targets)
+    with pytest.raises(UsageError, match="a topic's name on Kafka has 1 to 249"):
+        KafkaArrivalsTarget(settings, topic="a b")

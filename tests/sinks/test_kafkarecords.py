@@ -144,6 +144,29 @@ def test_a_batch_has_the_bytes_of_kafka_pythons(seed: int) -> None:
     assert [bytes(batch.data[HEADER_BYTES:])] == list(plain_batches(messages, 1 << 30))
 
 
+@pytest.mark.parametrize("size", [100, 101, 70_000])
+def test_a_record_of_the_limit_or_beyond_it_is_a_batch_of_its_own(size: int) -> None:
+    """The batch has room for it, and for nothing after it."""
+    message = Message(0, None, b"v" * size, [], 7)
+    batch = RecordBatch("topic", 0, 7)
+    assert batch.add(columns([message] * 3), np.arange(3), HEADER_BYTES + 100) == 1
+    assert bytes(batch.data[HEADER_BYTES:]) == by_kafka([message])[HEADER_BYTES:]
+
+
+@pytest.mark.parametrize("properties", [[], [(RESERVED, "")] * 9])
+def test_headers_have_room_without_other_bytes(properties: list[tuple[str, str]]) -> None:
+    """Where all of them are fields, or all are properties with a long word before their names."""
+    rows, escape = 200, "e" * 60
+    fields = {name: pa.array([1] * rows) for name in ("" if properties else "abcdefghi")}
+    fields |= {"": pa.nulls(rows, pa.string())}
+    blocks = pa.array([properties] * rows, pa.map_(pa.string(), pa.string()))
+    found = Headers.of(blocks, fields, RESERVED, escape).encoded
+    wanted = [(escape + name, value.encode()) for name, value in properties] or [
+        (name, b"1") for name in "abcdefghi"
+    ]
+    assert found.data[: found.bounds[-1]].tobytes() == encoded(wanted) * rows
+
+
 class Sent:
     """Stands in for kafka-python's producer; keeps what was handed over."""
 
