@@ -199,6 +199,22 @@ def test_a_version_begins_when_those_before_it_are_on_disk(
     assert plain_columns(table) == plain_rows(store)
 
 
+@pytest.mark.parametrize("act", ["compact", "expire"])
+def test_an_upkeep_ends_when_what_it_did_is_on_disk(
+    golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """It syncs what it finds, and then what it has done."""
+    source, table = Source(golden("plain")), str(tmp_path / "table")
+    follower = DeltaTarget(table).open(STORE_ID, ANY_SETTINGS)
+    assert follower.position() is None
+    source.write(follower, source.log.min_offset, source.cuts(1)[0])
+    for ordinal in (1, 2):
+        failing = fsops._Failpoints(f"sync:{ordinal}=EIO")
+        monkeypatch.setattr(fsops, "_failpoints", failing)
+        with pytest.raises(SyncError):
+            getattr(DeltaTarget(table).upkeep(), act)()
+
+
 def test_only_local_tables_are_synced() -> None:
     """An object store has no files."""
     assert LocalTable.of("s3://bucket/table") is None

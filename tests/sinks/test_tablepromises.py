@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,10 +13,11 @@ from reput.sinks.kafka.topics import TopicNames
 from reput.sinks.tables import upkeep
 from reput.sinks.tables.follower import TableFollower, TableStore
 from reput.sinks.tables.layout import DELTA_LAYOUT, ICEBERG_LAYOUT, Layout
-from reput.sinks.tables.tablerows import AllRows, check_types
+from reput.sinks.tables.tablerows import OWN_COLUMN, AllRows, BadRows, TableRows, check_types
 from reput.sinks.tables.upkeep import Compaction, Expiry, RegularUpkeep
 from reput.store.bodies.declaration import BodyColumns
 from reput.store.errors import StoreError, SyncError, UsageError
+from reput.store.follower import BAD_BODIES
 from reput.store.rows.rowform import DEFAULT_FORM, RowForm
 from reput.store.rows.rowschema import ROWS_SCHEMA
 from tests.sinks.test_tablerules import Table
@@ -190,6 +192,38 @@ def test_a_body_that_stops_a_table_is_the_error_and_not_what_its_library_made_of
     follower.write(0, 9, iter([]))
     with pytest.raises(StoreError, match="the table is at 9, not at 0"):
         follower.write(0, 9, iter([]))
+
+
+class Taking(Table):
+    """A table that takes all rows."""
+
+    def append(
+        self, end: int, form: RowForm, schema: pa.Schema, rows: Iterator[pa.RecordBatch]
+    ) -> None:
+        assert end > 0
+        assert form == DEFAULT_FORM
+        assert OWN_COLUMN in schema.names
+        for _ in rows:
+            pass
+
+
+@pytest.mark.parametrize("kind", [AllRows, BadRows])
+def test_a_declaration_that_has_changed_is_read_again_before_a_write(
+    tmp_path: Path, kind: Callable[[BodyColumns], TableRows]
+) -> None:
+    """By the table of bad records, too: with the old one it would get what is not bad now."""
+    path, declared = tmp_path / "columns.toml", '[T]\non-bad-record = "table"\nid = "{}"\n'
+    path.write_text(declared.format("long"))
+    store = TableStore("s", is_shared=False, option="", losing="")
+    follower = TableFollower(Taking(), store, kind(BodyColumns.read(path)), DEFAULT_FORM)
+    assert follower.position() is None
+    body = {"topic": "T", "physicalOffset": 5, "storeSize": 1, "body": b'{"id": "x"}'}
+    rows = pa.RecordBatch.from_pylist([body], schema=ROWS_SCHEMA)
+    follower.write(0, 9, iter([rows]))
+    assert follower.counts() == {BAD_BODIES: 1}
+    path.write_text(declared.format("string"))
+    follower.write(9, 18, iter([rows]))
+    assert follower.counts() == {BAD_BODIES: 1}
 
 
 def test_a_topic_without_a_name_has_one_on_kafka_that_no_other_has() -> None:
