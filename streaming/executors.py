@@ -34,6 +34,7 @@ from reput.streaming.commit import Committer
 from reput.streaming.config import DispatcherConfig
 from reput.streaming.dispatcher import POLL_SECONDS, run_dispatcher, runs_options
 from reput.streaming.followers import Followers
+from reput.streaming.indexes import Indexes
 from reput.streaming.progress import Progress
 from reput.streaming.queuetask import SORT_COLUMNS, QueueTask
 from reput.streaming.spark.errors import cause_line, error_of_ours
@@ -102,7 +103,7 @@ class _Job:
         epoch: Path,
     ) -> None:
         self._spark = spark
-        self._task = QueueTask(start.indexes, epoch.resolve())
+        self._task = QueueTask(_with_whole_paths(start.indexes), epoch.resolve())
         self._name = str(epoch)
         self._bytes = start.log_end - start.plan.start
         file_count = -(-self._bytes // log.file_size)
@@ -158,6 +159,14 @@ class _Job:
         frame = frame.repartition(self._part_count, topic, queue_id, spread)
         frame = frame.sortWithinPartitions(*SORT_COLUMNS)
         return collected(mapped(frame, self._task, RUNS_SCHEMA))
+
+
+def _with_whole_paths(indexes: Indexes) -> Indexes:
+    """Return the same for tasks, which open the log from working directories of their own."""
+    settings = indexes.settings
+    directories = tuple(path.resolve() for path in settings.commit_log_directories)
+    whole = replace(settings, root=settings.root.resolve(), commit_log_directories=directories)
+    return replace(indexes, settings=whole)
 
 
 def _commit(

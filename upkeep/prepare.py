@@ -48,7 +48,7 @@ def prepare() -> Path | None:
         finally:
             if started is not None:
                 started.end()
-    return started.making.keep() if started is not None and started.making else None
+    return None if started is None else started.kept_archive()
 
 
 def _read(store: Path) -> None:

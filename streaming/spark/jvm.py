@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -173,8 +173,10 @@ class ClassArchive:
     def file(self) -> Path | None:
         """Return the whole archive; None where there is none."""
         for path in self.directory.glob(f"{self.key}-*.jsa"):
-            if path.name == self._name(path.stat().st_size):
-                return path
+            # another process may replace it just now
+            with suppress(FileNotFoundError):
+                if path.name == self._name(path.stat().st_size):
+                    return path
         return None
 
     def options(self) -> tuple[str, ...]:
@@ -185,23 +187,29 @@ class ClassArchive:
         return (*_QUIET, "-XX:+VerifySharedSpaces", f"-XX:SharedArchiveFile={path}")
 
     def making_options(self) -> tuple[str, ...]:
-        """Return the JVM options that make it anew; call ``keep`` when that JVM has ended."""
+        """Return the JVM options that make it anew; call ``keep`` when that JVM has ended, and
+        ``drop`` if it was killed."""
         return (*_QUIET, f"-XX:ArchiveClassesAtExit={self._partial}")
 
     def keep(self) -> Path | None:
         """Replace any older archive with the new one; return None if the JVM made none."""
         if not self._partial.exists():
             return None
-        for path in self.directory.glob(f"{self.key}-*.jsa"):
-            fsops.unlink(path)
         fd = os.open(self._partial, os.O_RDONLY)
         try:
             fsops.sync(fd, self._partial)
         finally:
             os.close(fd)
-        path = self.directory / self._name(self._partial.stat().st_size)
-        fsops.rename(self._partial, path)
-        return path
+        new = self.directory / self._name(self._partial.stat().st_size)
+        fsops.rename(self._partial, new)
+        for path in self.directory.glob(f"{self.key}-*.jsa"):
+            if path != new:
+                fsops.unlink(path)
+        return new
+
+    def drop(self) -> None:
+        """Remove what the JVM has written of a new one; an older archive stays."""
+        fsops.unlink(self._partial)
 
     @property
     def _partial(self) -> Path:
@@ -264,6 +272,23 @@ class Jvm:
         if self.workers is not None:
             self.workers.end()
         self.directory.cleanup()
+
+    def kept_archive(self) -> Path | None:
+        """Keep the archive that the JVM has written at its end; None where it writes none. Raises
+        StoreError where it was killed meanwhile: the archive is not whole, and an older one
+        stays."""
+        if self.making is None:
+            return None
+        code = self.process.returncode
+        if code:
+            self.making.drop()
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+            raise StoreError(
+                f"java {how} before Spark's classes were archived; if the machine ran out of "
+                "memory, its kernel's log says so. What was prepared before is kept: start `reput "
+                "prepare` again"
+            )
+        return self.making.keep()
 
 
 def end_process(process: subprocess.Popen[bytes], seconds: float = END_SECONDS) -> None:

@@ -172,6 +172,8 @@ def _become(directory: str, arguments: Sequence[str], environment: dict[str, str
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
     except BaseException as error:
         if not _has_no_socket(error):
             sys.excepthook(*sys.exc_info())

@@ -84,13 +84,13 @@ def test_queues_and_index_equal_rocketmqs(golden: Golden, tmp_path: Path, name: 
     assert by_one_writer(store, ours).counts.messages == 0
 
 
-def test_a_relative_output_is_the_drivers(
+def test_relative_paths_are_the_drivers(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Executors have another working directory, as those of this session do once it is changed."""
     store = golden("lmq")
-    monkeypatch.chdir(tmp_path)
-    on_executors(store, Path("ours"))
+    monkeypatch.chdir(store.parent)
+    on_executors(Path(store.name), Path("ours"))
     check_equal(tmp_path / "ours", store, index=True)
 
 

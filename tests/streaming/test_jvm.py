@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pyspark
 import pytest
 
-from reput.store.errors import StoreError
+from reput.store import fsops
+from reput.store.errors import StoreError, SyncError
 from reput.streaming.spark import jvm
-from reput.streaming.spark.jvm import ClassArchive, class_archive
+from reput.streaming.spark.jvm import ClassArchive, Jvm, class_archive
 from tests.support.cli import ROOT
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -39,9 +42,15 @@ def test_what_only_sparks_scripts_understand_is_left_to_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Settings of the class path, another master, a Spark of the user's own, spark-submit."""
-    for key in ("spark.driver.extraClassPath", "spark.jars.packages", "spark.master"):
+    for key in (
+        "spark.driver.extraClassPath", "spark.driver.defaultJavaOptions", "spark.jars.packages",
+        "spark.master",
+    ):  # fmt: skip
         assert jvm.start({key: "x"}) is None
-    for name in ("SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"):
+    for name in (
+        "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "SPARK_DIST_CLASSPATH",
+        "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT",
+    ):  # fmt: skip
         with monkeypatch.context() as patched:
             patched.setenv(name, "1")
             assert jvm.start({}) is None
@@ -52,9 +61,59 @@ def test_workers_run_the_python_that_the_user_chose(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/theirs/python")
     jvm.start({"spark.master": "x"})
     assert os.environ["PYSPARK_PYTHON"] == "/opt/theirs/python"
+    with jvm.started({}) as started:
+        assert started is not None
+        assert started.workers is None, "Spark would be told to run the stub"
     monkeypatch.delenv("PYSPARK_PYTHON")
     jvm.start({"spark.master": "x"})
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_workers_take_no_module_from_the_directory_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever starts it in a directory of programs of their own has other modules there."""
+    (tmp_path / "colorsys.py").write_text("raise ValueError")
+    monkeypatch.setenv("PYTHONSAFEPATH", "")
+    monkeypatch.delenv("PYTHONSAFEPATH")
+    worker = [sys.executable, "-c", "import colorsys"]
+    assert subprocess.run(worker, cwd=tmp_path, capture_output=True, check=False).returncode == 1
+    jvm.start({"spark.master": "x"})
+    assert subprocess.run(worker, cwd=tmp_path, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("memory", ["64m", "1g", None])
+def test_java_takes_the_heap_that_the_user_chose(memory: str | None) -> None:
+    """Our heap begins at a gigabyte, which no smaller one may."""
+    settings = jvm.local_settings({} if memory is None else {"spark.driver.memory": memory})
+    heap = f"-Xmx{settings['spark.driver.memory']}"
+    assert heap == f"-Xmx{memory or '1g'}"
+    java = [str(jvm.find_java()), heap, *shlex.split(settings[jvm.JAVA_OPTIONS]), "-version"]
+    done = subprocess.run(java, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_another_pyspark_is_started_by_its_own_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one with a configuration of the user's, of another release, or without Java's part.
+    Only pip's is known."""
+    home = tmp_path / "pyspark"
+    (home / "jars").mkdir(parents=True)
+    (home / "__init__.py").write_text("")
+    version = (SPARK_HOME / "version.py").read_text("utf-8")
+    (home / "version.py").write_text(version)
+    monkeypatch.delitem(sys.modules, "pyspark")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert jvm._spark_home() == home
+    (home / "conf").mkdir()
+    assert jvm._spark_home() is None
+    (home / "conf").rmdir()
+    (home / "version.py").write_text(version.replace(pyspark.__version__, "4.2.0"))
+    assert jvm._spark_home() is None
+    (home / "version.py").write_text(version)
+    (home / "jars").rmdir()
+    assert jvm._spark_home() is None
 
 
 @pytest.mark.parametrize("home", [None, "", "home"])
@@ -94,10 +153,14 @@ def test_a_jvm_that_opens_no_port_is_an_error(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_end_of_the_block_is_the_end_of_the_jvm() -> None:
-    """This holds even for a JVM that is still starting."""
+    """This holds even for a JVM that is still starting, and for the process that forks workers."""
     with jvm.started({}) as started:
         assert started is not None
+        workers = started.workers
+        assert workers is not None
     assert started.process.returncode is not None
+    assert workers.process.returncode is not None
+    assert not [path for path in (started, workers) if Path(path.directory.name).exists()]
 
 
 def _version(archive: ClassArchive) -> subprocess.CompletedProcess[str]:
@@ -135,6 +198,60 @@ def test_a_damaged_class_archive_is_put_aside(tmp_path: Path) -> None:
         assert len(done.stderr.splitlines()) == 3, done.stderr
     made.write_bytes(whole[: len(whole) // 2])
     assert archive.options() == ()
+
+
+def test_a_start_beside_one_that_prepares_finds_an_archive_or_none(tmp_path: Path) -> None:
+    """The older one may be gone as soon as its name was read."""
+    (tmp_path / "key-1.jsa").symlink_to(tmp_path / "gone")
+    archive = ClassArchive(tmp_path, "key")
+    assert archive.options() == ()
+    assert archive.file() is None
+
+
+def test_an_archive_that_is_not_durable_replaces_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut would leave a file of the right size."""
+    archive = ClassArchive(tmp_path, "key")
+    archive._partial.write_bytes(b"first")
+    first = archive.keep()
+    archive._partial.write_bytes(b"another")
+    with monkeypatch.context() as patch:
+        patch.setattr(fsops, "_failpoints", fsops._Failpoints("sync:1=EIO"))
+        with pytest.raises(SyncError):
+            archive.keep()
+    assert [*tmp_path.glob("*.jsa")] == [first]
+
+
+def test_what_a_java_has_archived_counts_only_if_it_came_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was killed, as by a machine short of memory, leaves the archive of before. The end
+    of one that archives is waited for longer than any other."""
+    monkeypatch.setattr(jvm, "END_SECONDS", 0.0)
+    archive = ClassArchive(tmp_path, "key")
+
+    def ended(data: bytes, *, is_killed: bool) -> Jvm:
+        archive._partial.write_bytes(data)
+        process = subprocess.Popen(
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        if is_killed:
+            process.kill()
+        else:
+            assert process.stdin is not None
+            process.stdin.write(b"\n")
+        started = Jvm(process, tempfile.TemporaryDirectory(), archive, None, connected=True)
+        started.end()
+        return started
+
+    whole = ended(b"whole", is_killed=False).kept_archive()
+    assert whole is not None
+    assert whole.read_bytes() == b"whole"
+    with pytest.raises(StoreError, match=r"killed by signal 9 before .* start `reput prepare` aga"):
+        ended(b"a part", is_killed=True).kept_archive()
+    assert [*tmp_path.iterdir()] == [whole]
+    assert archive.file() == whole
 
 
 def test_an_archive_belongs_to_one_java_and_one_class_path() -> None:

@@ -57,3 +57,11 @@ def test_the_times_of_a_batch_are_those_of_all_its_pieces() -> None:
     commits = measures.stage("commit")
     assert commits.cumulative[-1] == 3
     assert event.stages["commit"] == pytest.approx(commits.sum)
+
+
+def test_sparks_durations_are_seconds_like_all_others() -> None:
+    """Spark tells milliseconds, by Java's names."""
+    measures = Measures()
+    measures.note_spark({"addBatch": 1500, "triggerExecution": 2})
+    found = {name: stage.sum for name, stage in measures.stages.items()}
+    assert found == {"spark_add_batch": 1.5, "spark_trigger_execution": 0.002}

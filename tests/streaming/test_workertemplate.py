@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from reput.streaming.spark import workertemplate
 from reput.streaming.spark.workertemplate import WorkerTemplate
-from tests.support.processes import became, fork, not_ended
+from tests.support.processes import became, fork, not_ended, open_paths
 
 SECONDS = 60.0
 Stub = subprocess.Popen[bytes]
@@ -32,7 +32,8 @@ print(__name__, __spec__.name)
 if sys.argv[1] == "raise":
     raise ValueError("of the worker")
 print("to stderr", file=sys.stderr)
-sys.exit(int(sys.argv[1]))
+ends = {"none": None, "text": "why it ends"}
+sys.exit(ends[sys.argv[1]] if sys.argv[1] in ends else int(sys.argv[1]))
 """
 WAITING = """
 import signal
@@ -64,7 +65,7 @@ def _seen(done: subprocess.CompletedProcess[str]) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("argument", ["0", "7", "raise"])
+@pytest.mark.parametrize("argument", ["0", "7", "none", "text", "raise"])
 def test_a_fork_is_what_an_interpreter_of_its_own_would_be(
     template: WorkerTemplate, tmp_path: Path, argument: str
 ) -> None:
@@ -127,23 +128,43 @@ def _waiting(template: WorkerTemplate, below: Path) -> Iterator[tuple[Stub, psut
 
 def test_a_worker_that_spark_kills_ends(template: WorkerTemplate, tmp_path: Path) -> None:
     """Spark knows the stub's process only. The template keeps nothing of them."""
-    server = psutil.Process(template.process.pid)
+
+    def kept() -> list[str]:
+        names = [path.name for path in open_paths(Path(), template.process.pid)]
+        return [name for name in names if name.startswith("socket:") or "pidfd" in name]
+
     with _waiting(template, tmp_path) as (stub, worker):
-        count = server.num_fds()
+        # one of the worker, one of the stub, and the one at which it listens
+        assert became(lambda: len(kept()) == 3, 20), kept()
         stub.kill()
         assert not_ended([worker], 60) == []
-    # it had a descriptor of the worker and one of the stub
-    assert became(lambda: server.num_fds() == count - 2, 20)
+    assert became(lambda: len(kept()) == 1, 20), kept()
 
 
-def test_a_worker_that_ends_while_spark_kills_it_is_no_matter(
+def test_a_worker_that_is_killed_ends_its_stub_alone(
     template: WorkerTemplate, tmp_path: Path
 ) -> None:
-    """The template sees both ends at once here, and forks on."""
+    """As by a machine short of memory; Spark sees that it has failed, and gets another one."""
+    with _waiting(template, tmp_path) as (stub, worker):
+        worker.kill()
+        assert stub.wait(SECONDS) > 0
+    with _waiting(template, tmp_path) as (stub, worker):
+        assert worker.is_running()
+        stub.kill()
+        assert not_ended([worker], SECONDS) == []
+
+
+@pytest.mark.parametrize("first", ["stub", "worker"])
+def test_a_worker_that_ends_while_spark_kills_it_is_no_matter(
+    template: WorkerTemplate, tmp_path: Path, first: str
+) -> None:
+    """The template sees both ends at once here, in their order, and forks on."""
     with _waiting(template, tmp_path) as (stub, worker):
         template.process.send_signal(signal.SIGSTOP)
-        for process in (stub, worker):
+        ends = [psutil.Process(stub.pid), worker]
+        for process in ends if first == "stub" else reversed(ends):
             process.kill()
+            assert not_ended([process], SECONDS) == []
         template.process.send_signal(signal.SIGCONT)
     with _waiting(template, tmp_path) as (stub, worker):
         assert worker.is_running()
