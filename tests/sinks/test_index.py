@@ -197,6 +197,19 @@ def test_messages_without_keys_ask_for_files(tmp_path: Path) -> None:
     writer.close()
 
 
+def test_the_checkpoint_has_the_time_of_the_file_that_was_filled_last(tmp_path: Path) -> None:
+    """The clock may have stepped back since; a file without a time leaves it (IndexService.flush:
+    RocketMQ deletes files that end beyond the checkpoint)."""
+    log = write_log(tmp_path / "log", [(5000, (5,)), (3000, (7,)), (0, (9,)), (4000, (5,))])
+    output = IndexOutput(tmp_path / "output", IndexLayout(3, 2), log)
+    writer, times = output.writer(0), list[int]()
+    for message in log.messages:
+        writer.write(batch_of([message]))
+        times.append(writer.index_msg_timestamp)
+    writer.close()
+    assert times == [0, 5000, 3000, 3000]
+
+
 def test_a_torn_entry_that_the_log_confirms_is_none(tmp_path: Path) -> None:
     """In a file beyond the watermark, half of an entry makes it the first message's."""
     log = write_log(tmp_path / "log", [(1, (5,)), (1, (7,)), (1, (9,)), (1, (5,))])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,27 +16,46 @@ from tests.support.plain_queues import plain_units, queue_directories
 from tests.support.smalldisk import SmallDisk
 from tests.support.wire import PlainLog
 
-NAMES = ("plain", "mixed")
+BUILT = (("plain", True), ("plain", False), ("mixed", True))
+"""Golden stores, and whether with their index."""
 ENTRY = 20
 """Bytes of a unit, and of an index entry."""
 
 
-def built_bytes(store: Path) -> int:
+def built_bytes(store: Path, *, with_index: bool) -> int:
     """Units and index entries that RocketMQ made of a golden store's log."""
     units = sum(len(plain_units(one)) for one in queue_directories(store))
+    if not with_index:
+        return ENTRY * units
     counts = (int.from_bytes(path.read_bytes()[36:40]) for path in (store / "index").iterdir())
     return ENTRY * (units + sum(count - 1 for count in counts))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_estimate_is_near_what_a_broker_built(golden: Callable[[str], Path], name: str) -> None:
+@pytest.mark.parametrize(("name", "with_index"), BUILT)
+def test_an_estimate_is_near_what_a_broker_built(
+    golden: Callable[[str], Path], name: str, with_index: bool
+) -> None:
     """From a part of the records, within a fourth."""
     store = golden(name)
-    settings = read_store_settings(store)
+    settings = replace(read_store_settings(store), message_index_enable=with_index)
     with closing(settings.open_log()) as log:
         end = log.segments.end
         estimate = estimated_bytes(log, end, settings)
-    assert 0.75 < estimate / built_bytes(store) < 1.25
+    assert 0.75 < estimate / built_bytes(store, with_index=with_index) < 1.25
+
+
+@pytest.mark.parametrize("index_tags", [False, True])
+def test_tags_take_room_where_they_are_indexed(tmp_path: Path, index_tags: bool) -> None:
+    """RocketMQ 5.5 has an entry for each message's tags."""
+    log = PlainLog(1 << 12)
+    for number in range(100):
+        log.append(topic=b"Topic", queue_offset=number, properties=b"TAGS\1a\2")
+    log.write(tmp_path / "commitlog")
+    (tmp_path / "broker.conf").write_text(f"mappedFileSizeCommitLog={log.file_size}\n")
+    settings = replace(read_store_settings(tmp_path), index_tags=index_tags)
+    with closing(settings.open_log()) as opened:
+        estimate = estimated_bytes(opened, log.end, settings)
+    assert 0.75 < estimate / (ENTRY * 100 * (1 + index_tags)) < 1.25
 
 
 def test_files_beyond_the_end_take_no_sample(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from reput.store.runs.dispatch import DispatchCounts
@@ -65,3 +67,16 @@ def test_sparks_durations_are_seconds_like_all_others() -> None:
     measures.note_spark({"addBatch": 1500, "triggerExecution": 2})
     found = {name: stage.sum for name, stage in measures.stages.items()}
     assert found == {"spark_add_batch": 1.5, "spark_trigger_execution": 0.002}
+
+
+def test_a_batch_without_messages_has_no_age() -> None:
+    """One that has some counts once, for readers of this machine or for all."""
+    measures = Measures()
+    ages = measures.append_to_visible, measures.append_to_durable
+    noted = measures.note_visible, measures.note_durable
+    for note, age, other in zip(noted, ages, reversed(ages), strict=True):
+        before = other.cumulative[-1]
+        note(0)
+        assert age.cumulative[-1] == 0
+        note(int(time.time() * 1000))
+        assert (age.cumulative[-1], other.cumulative[-1]) == (1, before)
