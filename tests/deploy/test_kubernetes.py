@@ -3,6 +3,7 @@ commands against ours."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from tests.deploy.test_service import accepted
+from tests.deploy.test_service import DOCKERFILE, accepted
 from tests.support.cli import ROOT
 
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -99,6 +100,15 @@ def test_one_pod_writes() -> None:
     assert claim == _of_kind("PersistentVolumeClaim")["metadata"]["name"]
 
 
+def test_the_pod_runs_as_the_user_of_the_image() -> None:
+    """Java finds a home for no other, and Spark does not start without one."""
+    found = re.search(r"^ARG UID=(\d+)$", DOCKERFILE.read_text("utf-8"), re.M)
+    assert found is not None
+    context = _of_kind("Deployment")["spec"]["template"]["spec"]["securityContext"]
+    users = {context[name] for name in ("runAsUser", "runAsGroup", "fsGroup")}
+    assert users == {int(found[1])}
+
+
 def test_the_command_is_accepted_and_its_volumes_are_there() -> None:
     """The store cannot be written; the probes ask the port of the metrics."""
     container = _container()
@@ -139,3 +149,9 @@ def test_the_spark_application_runs_an_accepted_command() -> None:
     assert mounted == {str(parsed["store"]), str(parsed["output"])}
     names = {one["name"] for one in spec["volumes"]}
     assert names == {one["name"] for one in spec["driver"]["volumeMounts"]}
+    lines = (ROOT / "deploy/spark_submit/spark-defaults.conf").read_text("utf-8").splitlines()
+    submitted = dict(line.split(None, 1) for line in lines if line.startswith("spark."))
+    ours, pythons = spec["sparkConf"], {key for key in submitted if ".python" in key}
+    assert len(pythons) == 2
+    assert {*ours} >= pythons
+    assert {key: submitted[key] for key in ours} == ours

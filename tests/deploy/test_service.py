@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 import typer.main
+import yaml
 
 from reput.cli import app
+from reput.streaming.spark import jvm
 from tests.support.cli import ROOT
 
 UNIT = ROOT / "deploy" / "systemd" / "reput@.service"
@@ -94,11 +96,42 @@ def test_unit_stops_the_driver_first_and_gives_it_time() -> None:
     assert "ReadWritePaths" not in unit  # only what StateDirectory= and CacheDirectory= open
 
 
+def test_every_recipe_gives_a_stop_the_same_time() -> None:
+    """More than Java needs to end, after the last batch: what takes longer is killed."""
+    compose = yaml.safe_load((ROOT / "deploy" / "compose.yml").read_text("utf-8"))
+    manifests = yaml.safe_load_all((ROOT / "deploy/kubernetes/dispatcher.yml").read_text("utf-8"))
+    (pod,) = (one["spec"]["template"]["spec"] for one in manifests if one["kind"] == "Deployment")
+    texts = (
+        *_unit()["TimeoutStopSec"],
+        compose["services"]["reput"]["stop_grace_period"],
+        f"{pod['terminationGracePeriodSeconds']}s",
+    )
+    found = [re.fullmatch(r"(\d+)(s|m|min)", text) for text in texts]
+    (seconds,) = {int(one[1]) * (1 if one[2] == "s" else 60) for one in found if one is not None}
+    assert len(found) == 3
+    assert seconds > jvm.END_SECONDS
+
+
+def test_what_is_compiled_is_kept_where_the_recipe_may_write() -> None:
+    """All else is read-only in the unit, and is gone with a container."""
+    unit = _unit()
+    cache = f"XDG_CACHE_HOME=%C/{unit['CacheDirectory'][0]}"
+    assert cache in unit["Environment"]
+    variables = dict(_instructions())["ENV"].split()
+    (place,) = (one.partition("=")[2] for one in variables if one.startswith("XDG_CACHE_HOME="))
+    assert place in json.loads(dict(_instructions())["VOLUME"])
+    assert ("RUN", "reput prepare") in _instructions()
+    compose = yaml.safe_load((ROOT / "deploy" / "compose.yml").read_text("utf-8"))
+    assert f"cache:{place}" in compose["services"]["reput"]["volumes"]
+
+
 def test_network_is_closed_but_for_what_the_drop_in_opens() -> None:
     """Reachable hosts are written as addresses, for names would be refused; the operator is told
     where the file goes."""
     unit, opened = _unit(), _unit(NETWORK)
     assert (unit["IPAddressDeny"], unit["IPAddressAllow"]) == (["any"], ["localhost"])
+    # Python talks to its workers by the one, and to Java by the other
+    assert {"AF_UNIX", "AF_INET"} <= {*unit["RestrictAddressFamilies"][0].split()}
     # an allowed address wins over a denied one, and a drop-in's come to the unit's
     assert set(opened) == {"Wants", "After", "IPAddressAllow"}
     networks = [ip_network(word) for line in opened["IPAddressAllow"] for word in line.split()]

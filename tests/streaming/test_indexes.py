@@ -75,7 +75,7 @@ def test_tasks_of_spark_read_with_the_settings_of_the_run(
 
 def test_what_the_driver_scans_has_the_delay_levels_of_its_batch(tmp_path: Path) -> None:
     """They may have changed since the run began; the tags code of a delayed message is the time of
-    its delivery (format.md, DispatchRequest)."""
+    its delivery (RocketMQ: ``CommitLog.checkMessageAndReturnSize``)."""
     plain = PlainLog(1 << 14)
     plain.append(
         topic=b"SCHEDULE_TOPIC_XXXX", queue_id=1, store_timestamp=1000, properties=b"DELAY\x012\2"
