@@ -6,13 +6,14 @@ Source: RocketMQ 5.3.3 ``DefaultMessageStore.lookMessageByOffset``; formats.md Â
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reput.readers.getmessage import LogView
 from reput.readers.messages import Message, message_place
 from reput.store.config import StoreSettings
 from reput.store.log import record
-from reput.store.log.cursor import BadRange
+from reput.store.log.cursor import BadRange, Window, bad_range
 from reput.store.log.losses import Losses, loss_error
 from reput.store.log.record import Record
 from reput.store.log.status import Outcome, Status
@@ -39,6 +40,8 @@ class LogReader:
         """Parts of the log without the records to which queues and index point."""
         self._delay_levels_ms = settings.message_delay_levels_ms
         self._fail = fail_on_data_loss
+        self._noted = BadRange(0, 0, Status.OK)
+        """The range that was added last, which many units may lead to."""
 
     @property
     def min_offset(self) -> int:
@@ -70,17 +73,22 @@ class LogReader:
 
         Raises CommitLogDataLossError or CorruptRecordError with ``fail_on_data_loss``.
         """
+        if self._noted.start <= physical_offset < self._noted.end:
+            return self._noted.end
         log = self.view.log
         gap, result = log.segments.gap_at(physical_offset), log.record_starting_at(physical_offset)
         if gap is not None:
             bad = BadRange(*gap, Status.SEGMENT_DELETED)
         elif isinstance(result, Outcome):
-            bad = BadRange(physical_offset, physical_offset + max(result.size, 0), result.status)
+            # its own length may be damaged as well
+            bad = bad_range(log, Window(log), physical_offset, result.status)
+            bad = replace(bad, end=max(min(bad.end, self.view.end), physical_offset))
         else:
             return physical_offset
         if self._fail:
             raise loss_error(log, bad)
         self.losses.add(bad)
+        self._noted = bad
         return bad.end
 
     def stored_record(self, message: Message) -> bytes:

@@ -38,6 +38,8 @@ _REFUSED = {
     "big-decimal", "timestamp-nanos", "local-timestamp-nanos",
 }  # fmt: skip
 _MAX_PRECISION = 38
+_MALFORMED = ValueError, KeyError, TypeError, AttributeError, OverflowError
+"""Errors of fastavro and Arrow for what should be a text or a number and is something else."""
 _Converter = Callable[[Any], Any]
 
 
@@ -59,11 +61,11 @@ class AvroBody:
             document = jsontext.parse(schema)
             self._schema = fastavro.parse_schema(document)
             expanded = expand_schema(document)
-        except (ValueError, SchemaParseException, KeyError, TypeError) as error:
+            if not isinstance(expanded, dict) or expanded.get("type") != "record":
+                raise UsageError(f"{place} has an Avro schema that is no record")
+            kind, self._convert = _plain_type(place, "record", expanded)
+        except (SchemaParseException, *_MALFORMED) as error:
             raise UsageError(f"{place} has no Avro schema: {error}") from error
-        if not isinstance(expanded, dict) or expanded.get("type") != "record":
-            raise UsageError(f"{place} has an Avro schema that is no record")
-        kind, self._convert = _plain_type(place, "record", expanded)
         self.fields = {field.name: field.type for field in kind}
 
     def decode(self, body: bytes) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from reput.store.log.commitlog import CommitLog
 from reput.store.log.cursor import BadRange
 from reput.store.log.logtail import LogTail
 from reput.store.log.losses import Losses
+from reput.store.log.places import AsOf
 from reput.store.log.status import Status
 from reput.store.rows.rowform import AS_STORED
 from reput.store.rows.rowschema import ROWS_SCHEMA
@@ -309,6 +310,40 @@ def test_whole_queues_and_consumers_say_what_is_lost(
     assert caplog.text.count("skips what is lost or damaged at physical offset 8192") == 1
     listed = next(tmp_path.rglob("quarantine.jsonl")).read_text("utf-8").splitlines()
     assert [json.loads(line)["physical_offset"] for line in listed] == [2 * LOG_FILE_SIZE]
+
+
+@pytest.mark.parametrize(
+    "head", [b"\xff" * 8, b"\x7f" * 8, bytes(8), b"\0\0\0\x60\0\0\0\0"], ids=bytes.hex
+)
+def test_a_damaged_record_whose_length_is_damaged_ends_where_the_next_one_begins(
+    tmp_path: Path, head: bytes
+) -> None:
+    """Two neighbours are one range, as for a reader of the log; what is not read yet is not
+    counted."""
+    store = SmallStore(tmp_path)
+    offsets = [store.append(body=bytes(50)) for _ in range(9)]
+    for number in (2, 5, 6):
+        store.log.put(offsets[number], head)
+    store.write()
+    first, both = (offsets[2], offsets[3]), (offsets[5], offsets[7])
+    messages = MessageDataset(read_store_settings(tmp_path))
+    messages.scanner(["queueId"]).to_table()
+    for as_of, ranges in ((None, [first, both]), (offsets[6], [first, (offsets[5], offsets[6])])):
+        expected = sum(end - start for start, end in ranges)
+        assert as_of or messages.losses.damaged_bytes == expected
+        for read in (
+            lambda one: iterate(one, "Topic", 0),
+            lambda one: TopicTail(one, "Topic").last(9),
+        ):
+            with MessageStore(tmp_path, as_of=as_of and AsOf(offset=as_of)) as opened:
+                assert len(list(read(opened))) > 0
+                assert (opened.losses.lost_bytes, opened.losses.damaged_bytes) == (0, expected)
+    size = first[1] - first[0]
+    with (
+        MessageStore(tmp_path, fail_on_data_loss=True) as opened,
+        pytest.raises(CorruptRecordError, match=f"{first[0]}, {size} bytes are no record"),
+    ):
+        list(iterate(opened, "Topic", 0))
 
 
 def test_sources_that_begin_at_a_time_do_not_pass_over_a_loss(tmp_path: Path) -> None:

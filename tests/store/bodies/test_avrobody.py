@@ -182,6 +182,25 @@ def test_files_without_a_record(text: str, what: str) -> None:
         AvroBody("schema.avsc", text.encode())
 
 
+@pytest.mark.parametrize("odd", [None, 5.5, [], {}, 10**30], ids=str)
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"name": ...}, {"type": ...},
+        {"type": {"type": "bytes", "logicalType": "decimal", "precision": ...}},
+        {"type": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": ...}},
+        {"type": {"type": "fixed", "name": "F", "size": ...}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_values_that_no_schema_has_are_refused(field: dict[str, Any], odd: object) -> None:
+    """In one line, wherever the library meets them."""
+    schema = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int", **field}]}
+    text = json.dumps(schema, default=lambda _: odd)
+    with pytest.raises(UsageError, match=r"^schema\.avsc"):
+        AvroBody("schema.avsc", text.encode())
+
+
 def test_fields_that_differ_in_case_alone() -> None:
     """They would be one column for engines that read tables."""
     fields = [{"name": "a", "type": "long"}, {"name": "A", "type": "long"}]

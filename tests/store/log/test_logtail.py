@@ -399,9 +399,54 @@ def test_an_idle_tail_sees_what_comes_next(live: LiveLog) -> None:
     live.seal_after(0)
     for start in (0, live.plain.end, live.plain.spans[1][0]):
         assert live.tail.poll(start) == live.plain.end
-    live.store(*live.append())
-    live.tail.poll()
+        assert live.tail.is_idle
+    offset, data = live.append()
+    for stored in (data[:60], data):
+        live.store(offset, stored)
+        assert live.tail.poll() == offset
+        assert not live.tail.is_idle
     assert live.tail.poll() == live.plain.end
+    assert live.tail.is_idle
+
+
+def test_an_idle_tail_looks_beyond_a_hole_once_a_minute(
+    live: LiveLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros may be all that a power cut has left of a record before later ones."""
+    clock, tail, ends = SimpleNamespace(now=0.0), LogTail(live.log), [live.plain.end]
+    monkeypatch.setattr(logtail, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    for seconds in (0, LogTail.DAMAGE_GRACE_SECONDS, LogTail.HOLE_CHECK_SECONDS - 1, 1, 1):
+        clock.now += seconds
+        ends.append(tail.poll())
+        if seconds == LogTail.DAMAGE_GRACE_SECONDS:
+            live.append()
+            live.store(*live.append())
+    assert ends[2:] == [ends[0], ends[0], live.plain.spans[-1][0], live.plain.end]
+
+
+def test_one_look_passes_damage_that_was_looked_at_in_vain(live: LiveLog) -> None:
+    """However long a reader that follows the log would wait until it looks there again."""
+    live.tail.HOLE_CHECK_SECONDS = NEVER
+    live.tail.DAMAGE_GRACE_SECONDS = 0
+    offset, data = live.append()
+    live.store(offset, b"\xff" * len(data))
+    assert live.tail.poll() == offset
+    live.store(*live.append())
+    assert live.tail.settled(patient=True) == offset
+    assert live.tail.settled() == live.plain.end
+
+
+def test_a_log_that_lost_its_last_files_ends_before_them(live: LiveLog) -> None:
+    """Nothing is sealed beyond it, wherever a reader was, or says that it was."""
+    assert live.tail.poll(5 * FILE_SIZE) == live.plain.end
+    while live.plain.end < FILE_SIZE + 500:
+        live.store(*live.append())
+    assert live.tail.settled() == live.plain.end
+    for path in sorted(live.directory.iterdir())[1:]:
+        path.unlink()
+    for start in (0, live.plain.end):
+        assert live.tail.poll(start) == FILE_SIZE
+        assert LogTail(live.log).settled(start) == FILE_SIZE
 
 
 def test_a_known_start_is_taken_and_nothing_after_it_missed(live: LiveLog) -> None:
