@@ -12,6 +12,7 @@ A member takes and gives up queues within ``poll``. One that does not poll keeps
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import platform
 import time
@@ -22,7 +23,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, SupportsIndex
 
 from reput.readers.allocation import (
     AllocateAveragely,
@@ -209,12 +210,13 @@ class Consumer:
         """Commit everything that was polled, or in each given queue the offset of the next message
         to consume, durably.
 
-        Raises OwnershipError for a queue that this member does not have, and OutputError if nothing
-        was committed.
+        Raises OwnershipError for a queue that this member does not have, UsageError for what is no
+        queue offset, and OutputError if nothing was committed.
         """
         positions = dict(self._positions if offsets is None else offsets)
-        for queue in positions:
+        for queue, offset in positions.items():
             self._check_mine(queue)
+            positions[queue] = _queue_offset(offset)
         new = {queue: at for queue, at in positions.items() if self._committed[queue] != at}
         if new:
             self._offsets.update(lambda _: self._by_group(new))
@@ -400,6 +402,18 @@ class Consumer:
             del self._positions[queue], self._committed[queue]
             self._paused.discard(queue)
             self._order.remove(queue)
+
+
+def _queue_offset(offset: SupportsIndex) -> int:
+    """Return a queue offset as the file of offsets can hold it, which all groups share. Raises
+    UsageError for another value."""
+    try:
+        number = operator.index(offset)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << 63:
+        raise UsageError(f"offset {offset!r} cannot be committed; give a whole number from 0 on")
+    return number
 
 
 def _limits(limits: PullLimits) -> PullLimits:

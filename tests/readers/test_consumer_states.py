@@ -7,7 +7,9 @@ import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from reput.readers import consumer as consumer_module
@@ -43,6 +45,24 @@ def test_a_group_begins_half_an_hour_ago_where_no_time_is_given(
     where = ConsumeFromWhere.TIMESTAMP
     with Consumer(small.write(), GROUP, {"Topic": None}, from_where=where) as consumer:
         assert [one.queue_offset for one in consumer.poll()] == [2, 3]
+
+
+def test_what_is_no_offset_is_not_committed(tmp_path: Path) -> None:
+    """The file is that of all groups, and of a broker, whose offsets are longs from 0 on: one
+    fraction in it, and none of them can be read."""
+    small = SmallStore(tmp_path)
+    small.append()
+    odd: list[Any] = [-1, 1 << 63, 0.5, "0", None]
+    with Consumer(small.write(), GROUP, {"Topic": None}, from_where=FIRST) as consumer:
+        consumer.poll()
+        (queue,) = consumer.positions
+        for offset in odd:
+            with pytest.raises(UsageError, match="cannot be committed"):
+                consumer.commit({queue: offset})
+        assert consumer.committed("Topic", 0) == 0
+        for offset in (np.int64(1), 0, (1 << 63) - 1):
+            consumer.commit({queue: offset})
+            assert consumer.committed("Topic", 0) == offset
 
 
 def test_a_queue_that_was_paused_is_read_when_it_comes_back(tmp_path: Path) -> None:

@@ -444,6 +444,9 @@ def test_what_no_store_has(tmp_path: Path, reader: type[MessageStore]) -> None:
         assert store.topics() == ["Topic"]
         assert store.queue_ids("Topic") == [0]
         assert store.index.query("Topic", "nothing").messages == []
+    small.log.put(0, bytes(small.log.end))
+    with reader(small.write()) as store:
+        assert store.log.earliest_time() == -1
 
 
 def test_the_first_store_time_of_a_log_with_long_hosts(golden: Callable[[str], Path]) -> None:

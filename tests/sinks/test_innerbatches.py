@@ -63,9 +63,10 @@ def test_a_batch_is_its_messages(body: bytes, codec: str | None) -> None:
     [
         {"sysFlag": 0x40}, {"sysFlag": 0x80},
         {"body": TWO_MESSAGES[:-1]}, {"body": TWO_MESSAGES + b"\0"}, {"body": b""},
+        {"body": bytes(16) + (-8).to_bytes(4, "big", signed=True) + bytes(16)},
         {"bodyCompression": "unknown"}, {"bodyCompression": "zlib"},
     ],
-    ids=["no batch", "not to unwrap", "cut", "longer", "empty", "unknown", "no stream"],
+    ids=["no batch", "not to unwrap", "cut", "longer", "empty", "back", "unknown", "no stream"],
 )  # fmt: skip
 def test_what_cannot_be_split_stays_one_row(change: dict[str, Any]) -> None:
     """As it is stored; the next batch is split all the same."""

@@ -67,3 +67,13 @@ def test_a_limit_of_just_what_is_left_leaves_nothing(plain: PlainLog, tmp_path: 
     first = batch(plain, tmp_path, LOG_START, ReadMaxBytes(left - 1))
     in_first_file = sum(at < LOG_START + FILE_SIZE for at, _ in plain.spans)
     assert first == in_first_file
+
+
+def test_no_batch_is_longer_than_its_limit(plain: PlainLog, tmp_path: Path) -> None:
+    """Unless it has one record alone; the border of files may be near, and beyond the limit."""
+    log = CommitLog([plain.write(tmp_path / "commitlog")], FILE_SIZE)
+    for start, first_end in plain.spans[::5]:
+        for most in range(50, 2 * FILE_SIZE, 150):
+            end = limited_end(log, start, plain.end, ReadMaxBytes(most))
+            assert start < end <= max(start + most, first_end), (start, most)
+    log.close()

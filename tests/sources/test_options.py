@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -9,6 +10,7 @@ import pytest
 
 from reput.sources.commitlogoptions import CommitLogOptions
 from reput.sources.manystores import Stores
+from reput.sources.options import SourceOptions
 from reput.sources.queueoptions import ConsumeQueueOptions
 from reput.store.errors import UsageError
 
@@ -34,6 +36,18 @@ def test_other_places_are_refused_with_the_way_out(given: dict[str, str], part: 
     """The scheme is that of a file alone."""
     with pytest.raises(UsageError, match=part):
         CommitLogOptions(given)
+
+
+@pytest.mark.parametrize("options", [CommitLogOptions, ConsumeQueueOptions])
+def test_a_body_that_no_column_holds_is_not_inflated(
+    options: Callable[[dict[str, str]], SourceOptions],
+) -> None:
+    """The column bodyCompression tells its codec then, as that of one that stays as stored."""
+    limit = {"path": "/", "maxInflatedBytes": "1k"}
+    for given, most in (({}, 1024), ({"includeBody": "false"}, None), (
+        {"inflateBodies": "false"}, None
+    )):  # fmt: skip
+        assert options({**limit, **given}).row_form.max_inflated_bytes == most
 
 
 @pytest.mark.parametrize(

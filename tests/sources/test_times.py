@@ -40,6 +40,11 @@ def test_all_forms_of_a_time_select_the_same_messages(golden: Callable[[str], Pa
             assert len(rows) == expected, form
 
 
+def test_the_first_of_all_times_is_one() -> None:
+    """The epoch, which selects everything."""
+    assert {timestamp_ms(form) for form in forms(0)} == {0}
+
+
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "1969-12-31T23:59Z", "2026-13-01", "2026-01-31T12:30Z Europe/Berlin",
              "2026-01-31T12:30 Nowhere/City", "-1", "1234567890123456", "99999-01-01"],

@@ -191,7 +191,7 @@ def test_files_without_a_record(text: str, what: str) -> None:
         {"type": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": ...}},
         {"type": {"type": "fixed", "name": "F", "size": ...}},
     ],
-    ids=str,
+    ids=["name", "type", "precision", "scale", "size"],
 )  # fmt: skip
 def test_values_that_no_schema_has_are_refused(field: dict[str, Any], odd: object) -> None:
     """In one line, wherever the library meets them."""

@@ -31,16 +31,21 @@ def test_a_copy_of_zeros_alone_is_left_out(
     assert (log.segments.listed[0].path, log.segments.foreign) == (used, [unused])
     log.close()
     unused.write_bytes(bytes(63) + b"\1")
+    for path in (used, unused):
+        os.utime(path, (0, 0))  # as a copy leaves it that keeps the time
     log = CommitLog(directories)
     with pytest.raises(CommitLogError, match="have the same name and length"):
         log.read(0, 64)
 
 
-def test_of_two_unused_files_the_one_that_is_written_to_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file_size", [None, 64])
+def test_of_two_unused_files_the_one_that_is_written_to_is_read(
+    tmp_path: Path, file_size: int | None
+) -> None:
     """Both were created ahead; the directories do not change when a broker begins to write."""
     for directory in ("a", "b"):
         os.utime(make_file(tmp_path / directory, 0, 64, b"").parent, (0, 0))
-    log = CommitLog([tmp_path / "a", tmp_path / "b"])
+    log = CommitLog([tmp_path / "a", tmp_path / "b"], file_size)
     assert log.read(0, 64) == bytes(64)
     record = (64).to_bytes(4, "big") + bytes(60)
     with (tmp_path / "b" / log.segments.listed[0].path.name).open("r+b") as file:
@@ -75,6 +80,7 @@ def test_a_file_that_is_copied_into_a_log_that_is_followed_ends_it_until_it_is_w
     make_file(tmp_path, 64, 64, b"b")
     log.refresh()
     path = make_file(tmp_path, 128, 30, b"c" * 30)
+    os.utime(tmp_path, (0, 0))  # its growth does not change it
     log.refresh()
     assert starts(log) == [0, 64]
     old = time.time() - ARRIVAL_SECONDS - 1
@@ -83,6 +89,35 @@ def test_a_file_that_is_copied_into_a_log_that_is_followed_ends_it_until_it_is_w
         log.refresh()
     with path.open("ab") as file:
         file.write(bytes(34))
+    log.refresh()
+    assert starts(log) == [0, 64, 128]
+    log.close()
+
+
+def test_a_file_that_becomes_shorter_is_no_copy_in_the_making(tmp_path: Path) -> None:
+    """Bytes that were read may be gone: an error at once, and no shorter log."""
+    make_file(tmp_path, 0, 64, b"a")
+    path = make_file(tmp_path, 64, 64, b"b")
+    log = CommitLog([tmp_path])
+    os.truncate(path, 30)
+    (tmp_path / "changes the directory").touch()
+    with pytest.raises(CommitLogError, match="30 bytes but"):
+        log.refresh()
+    with pytest.raises(CommitLogError, match="30 bytes but"):
+        CommitLog([tmp_path], 64)
+    log.close()
+
+
+def test_a_file_that_comes_at_the_time_of_a_listing_is_found(tmp_path: Path) -> None:
+    """File systems tell no two changes of a directory apart that are near in time."""
+    later = time.time_ns() + 10**12
+    for name in "ab":
+        make_file(tmp_path / name, 0 if name == "a" else 64, 64, b"a")
+    os.utime(tmp_path / "a", (0, 0))
+    os.utime(tmp_path / "b", ns=(later, later))
+    log = CommitLog([tmp_path / "a", tmp_path / "b"])
+    make_file(tmp_path / "b", 128, 64, b"b")
+    os.utime(tmp_path / "b", ns=(later, later))
     log.refresh()
     assert starts(log) == [0, 64, 128]
     log.close()

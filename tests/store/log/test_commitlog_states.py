@@ -71,7 +71,8 @@ def test_a_shared_file_system_may_fail_twice(
 ) -> None:
     """It succeeds a moment later; what stays, and what no time mends, is an error with its
     reason."""
-    path = put(tmp_path, 0, 64)
+    put(tmp_path, 0, 64)
+    path = put(tmp_path, 64, 64)
     opened, slept, open_file = list[str](), list[float](), os.open
 
     def failing(name: str | Path, *how: int) -> int:
@@ -85,10 +86,11 @@ def test_a_shared_file_system_may_fail_twice(
     with closing(CommitLog([tmp_path])) as log:
         monkeypatch.setattr(os, "open", failing)
         if is_read:
-            assert log.read(0, 64) == b"\1" * 64
+            assert log.read(64, 64) == b"\1" * 64
         else:
-            with pytest.raises(CommitLogError, match=os.strerror(getattr(errno, code))):
-                log.read(0, 64)
+            with pytest.raises(CommitLogError, match=os.strerror(getattr(errno, code))) as raised:
+                log.read(72, 64)
+            assert raised.value.fields["physical_offset"] == 72
         monkeypatch.setattr(os, "open", open_file)
     assert len(opened) == min(failures + is_read, 3)
     assert len(slept) == len(opened) - 1
@@ -125,6 +127,17 @@ def test_a_blank_reaches_to_its_files_end(tmp_path: Path) -> None:
             head = struct.pack(">iI", length, BLANK_MAGIC)
             path.write_bytes(sound[: starts[1]] + head + sound[starts[1] + 8 :])
             assert log.record_starting_at(starts[1]) == Outcome(Status.BAD_BLANK, length)
+
+
+def test_nothing_is_stored_where_a_file_has_no_room_for_a_head(tmp_path: Path) -> None:
+    """A damaged unit may lead anywhere, and a search by time asks for what is there."""
+    plain = PlainLog(1024)
+    start, end = plain.append(store_timestamp=7), plain.end
+    plain.write(tmp_path)
+    with closing(CommitLog([tmp_path])) as log:
+        assert log.store_time(start) == 7
+        assert {log.store_time(offset) for offset in range(1024 - 76 + 1, 1026)} == {-1}
+        assert log.store_time(end) == 0
 
 
 def test_a_file_system_that_knows_no_holes_hides_nothing(

@@ -93,6 +93,19 @@ def sound(tmp_path: Path, seed: int) -> Iterator[tuple[wire.PlainLog, CommitLog]
 Sound = tuple[wire.PlainLog, CommitLog]
 
 
+def test_the_next_record_is_found_wherever_a_read_ends(tmp_path: Path) -> None:
+    """The only one after the damage, at every place of a window, its first and last among them."""
+    plain = wire.PlainLog(4096)
+    for _ in range(5):
+        plain.append()
+    (damaged, _), (start, _) = plain.spans[2], plain.spans[-1]
+    plain.put(damaged, b"x" * (start - damaged))
+    log = CommitLog([plain.write(tmp_path / "commitlog")])
+    for size in range(16, start - damaged + 20):
+        assert cursor.resync(log, Window(log, size), damaged) == start, size
+    log.close()
+
+
 def test_a_record_forged_in_a_body_is_not_taken(tmp_path: Path) -> None:
     """Where the damaged record's own length leads to a boundary, nothing inside it counts."""
     for follower in ("record", "blank"):

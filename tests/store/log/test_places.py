@@ -95,6 +95,21 @@ def test_the_first_record_from_a_time_is_that_of_a_plain_search(tmp_path: Path, 
                 assert found == min(later, default=None), (time, end)
 
 
+def test_a_clock_that_was_set_back_hides_no_earlier_file(tmp_path: Path) -> None:
+    """The file before the first one that begins too late is walked, whatever comes after that."""
+    plain = PlainLog(1024)
+    for stored in (10, 20, 50, 30):
+        file = len(plain.image) // 1024
+        while len(plain.image) // 1024 == file:
+            plain.append(body=bytes(300), store_timestamp=stored)
+    plain.write(tmp_path)
+    times = [int.from_bytes(plain.image[start + 56 : start + 64]) for start, _ in plain.spans]
+    with closing(CommitLog([tmp_path])) as log:
+        for time in (10, 20, 40, 50):
+            first = next(at for at, stored in enumerate(times) if stored >= time)
+            assert first_at_or_after(log, time, plain.end) == plain.spans[first][0]
+
+
 def test_a_loss_begins_where_the_last_record_before_it_ends(tmp_path: Path, seed: int) -> None:
     """A lost file, damage within a file and up to its end; a record has no loss before it."""
     plain, _ = log_of_three_files(tmp_path, random.Random(seed))

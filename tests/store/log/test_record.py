@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,21 @@ plain_records = st.builds(
     reconsume_times=int32,
     prepared_transaction_offset=int64,
 ).map(lambda one: replace(one, magic=record.magic_for(one.topic)))
+
+
+@pytest.mark.parametrize("sys_flag", [0x01, 0x11, 0x21, 0x31])
+def test_bits_of_hosts_are_those_of_the_record_itself(sys_flag: int) -> None:
+    """A message that is delivered has the flags of its original, and another broker's host."""
+    for hosts in product(("10.0.0.1", "::1"), repeat=2):
+        born, stored = ((host, 7) for host in hosts)
+        copy = Record(topic=b"T", sys_flag=sys_flag, born_host=born, store_host=stored)
+        born_host, store_host = (
+            ipaddress.ip_address(host).packed + struct.pack(">i", 7) for host in hosts
+        )
+        assert record.encode(copy) == wire.message(
+            0, topic=b"T", body=b"", sys_flag=1, born_timestamp=0, born_host=born_host,
+            store_timestamp=0, store_host=store_host,
+        )  # fmt: skip
 
 
 @given(plain_records)
