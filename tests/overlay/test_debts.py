@@ -150,7 +150,6 @@ def noted_at(records: list[Record], time: int) -> tuple[dict[int, int], int, int
     return dict(levels), time // 1000 * 1000, enqueued
 
 
-@pytest.mark.extended
 @IN_TURN
 def test_a_crash_after_each_that_waits_or_is_delivered(base: Path, first: int) -> None:
     """The broker's notes are missing, right, so much older, or, after a power cut, newer than the

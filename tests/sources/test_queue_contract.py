@@ -221,7 +221,6 @@ def test_a_batch_is_of_the_range_in_which_it_begins(golden: Callable[[str], Path
     assert [row["physicalOffset"] for row in found] == [unit.offset for unit in queue[:4]]
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(
     ("options", "count", "longest"),
     [
