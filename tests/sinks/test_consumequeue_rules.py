@@ -321,3 +321,15 @@ def test_a_queue_with_a_missing_file_is_not_gone_on_with(tmp_path: Path) -> None
             path.unlink()
         for name, data in before.items():
             (setup.root / "consumequeue" / name).write_bytes(data)
+
+
+def test_what_is_dropped_begins_at_the_second_message_of_offset_0(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first one of a queue is where its old messages begin, though one batch has both."""
+    log = made((0, 1, 2, 0, 1))
+    output = Output(log.setup(tmp_path, 100))
+    assert output.run(log.plain.end).quarantined_messages == 1
+    output.close()
+    (line,) = caplog.messages
+    assert f"messages=1 from physical offset {log.plain.spans[3][0]} on" in line

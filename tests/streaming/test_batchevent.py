@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import traceback
 
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkValueError
 
-from reput.store.errors import StoreError
+from reput.store.errors import NotReadyError, ReputError, StoreError, UsageError
 from reput.store.runs.dispatch import DispatchCounts
 from reput.streaming.batchevent import COMMIT, BatchEvent
 from reput.streaming.measures import Measures
@@ -94,3 +95,11 @@ def test_a_line_of_spark_is_its_message_without_where_it_came_from(
     assert error_of_ours(error) is None
     is_sparks = not isinstance(error, ValueError | KeyError) or "[CODE]" in line
     assert error_line(error) == (line if is_sparks else repr(error))
+
+
+@pytest.mark.parametrize("kind", [NotReadyError, StoreError, UsageError])
+def test_an_error_of_a_worker_is_of_the_kind_that_it_was(kind: type[ReputError]) -> None:
+    """A run waits for what is not ready yet, and ends by all others. The text is Python's own."""
+    text = "".join(traceback.format_exception(kind("a file: torn")))
+    found = error_of_ours(PySparkValueError(text))
+    assert (type(found), str(found)) == (kind, "a file: torn")
