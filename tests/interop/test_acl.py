@@ -110,7 +110,6 @@ def test_a_consumer_that_may_not(
         assert consumer.kill() == []
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("client", ["", OLD_CLIENT])
 def test_a_client_certificate(store: Path, tmp_path: Path, client: str) -> None:
     """A consumer shows its certificate where the server asks for one, and is refused without."""

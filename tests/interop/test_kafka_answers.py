@@ -47,7 +47,6 @@ def mirror_with_loss(kafka: Kafka, root: Path, kind: str, number: int) -> bool:
     return proxy.was_lost
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(("kind", "number"), OFTEN)
 def test_an_answer_of_kafka_is_lost(kafka: Kafka, tmp_path: Path, kind: str, number: int) -> None:
     """One of the requests that begin and end transactions."""

@@ -177,7 +177,6 @@ def test_ext_tags_prune_too(golden: Callable[[str], Path]) -> None:
     assert pruned[0] < everything[0] - sum(unit.size for unit in queue_units(store)) // 2
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(
     ("condition", "planned"),
     [
