@@ -123,10 +123,12 @@ class Terminal:
         self._live.start()
 
     def _give_back(self) -> None:
-        try:
-            self._live.stop()
-        finally:
-            termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
+        # one whose window was closed takes nothing back
+        with suppress(OSError, termios.error):
+            try:
+                self._live.stop()
+            finally:
+                termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
 
     def _note_size(self, _number: int, _frame: FrameType | None) -> None:
         self.wake()

@@ -163,7 +163,7 @@ class KafkaTransactions:
         # a producer that knows a topic notices further partitions only after minutes
         reopen = self._producer is not None and not self._partitions.keys().isdisjoint(targets)
         with closing(self._admin()) as admin:
-            counts = _partition_counts(admin, targets)
+            counts = {topic: len(leaders) for topic, leaders in _leaders(admin, targets).items()}
             missing = {
                 topic: self._new_topic(topic, targets[topic]) for topic in targets.keys() - counts
             }
@@ -365,20 +365,20 @@ def _errors() -> Any:
     return kafka.errors
 
 
-def _partition_counts(admin: Any, topics: Mapping[str, int]) -> dict[str, int]:
-    """Number of partitions with a leader, for each existing topic."""
+def _leaders(admin: Any, topics: Mapping[str, int]) -> dict[str, list[bool]]:
+    """For each partition of each existing topic, whether it has a leader; one may be down."""
     return {
-        topic["name"]: sum(part["leader_id"] >= 0 for part in topic["partitions"])
+        topic["name"]: [part["leader_id"] >= 0 for part in topic["partitions"]]
         for topic in admin.describe_topics(list(topics))
         if topic["error_code"] == 0
     }
 
 
 def _await_partitions(admin: Any, targets: Mapping[str, int]) -> dict[str, int]:
-    """Wait until topics have the wanted partitions; return the partition counts."""
+    """Wait until topics have the wanted partitions with leaders; return their counts."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
-        counts = _partition_counts(admin, targets)
+        counts = {topic: sum(leaders) for topic, leaders in _leaders(admin, targets).items()}
         if all(counts.get(topic, 0) >= count for topic, count in targets.items()):
             return counts
         if time.monotonic() > deadline:

@@ -14,7 +14,7 @@ from typing import TextIO
 
 import pytest
 
-from reput.cli.terminal import Terminal
+from reput.cli.terminal import END_OF_INPUT, Terminal
 
 
 @dataclass
@@ -46,6 +46,13 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Taken]:
             yield Taken(terminal, ours, theirs, stdout)
     os.close(theirs)
     os.close(ours)
+
+
+def test_a_terminal_that_is_gone_is_the_end_of_its_input(taken: Taken) -> None:
+    """Its window was closed. It can be given back no more, and nothing fails over it."""
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), taken.ours)
+    assert taken.terminal.pressed() == [END_OF_INPUT]
 
 
 @pytest.mark.parametrize(

@@ -85,12 +85,14 @@ def waiting_at(place: int, body: bytes, level: int, due: int, real_queue_id: int
     )  # fmt: skip
 
 
-def delivered(writer: Writer, own: Record, owed: Record, base_pid: int | None) -> list[Record]:
+def delivered(
+    writer: Writer, own: Record, owed: Record, base_pid: int | None, *, is_readable: bool = True
+) -> list[Record]:
     """The first commit of an overlay whose own record and one of its base are due together."""
     waiting, lock = WaitingRecords((1000, 2000)), _Lock()
     waiting.owe(owed)
     waiting.note(own)
-    records = {False: own, True: owed}
+    records = {False: own, True: owed if is_readable else None}
     commits: Any = _Commits(lock)
     with Deliveries(
         waiting, lock, commits, lambda place: records[place.is_base], writer, lambda: lock.now,
@@ -118,6 +120,17 @@ def test_a_retry_of_the_base_comes_to_queue_0(writer: Writer) -> None:
     own, owed = (waiting_at(0, body, 1, NOW, 2) for body in (b"own", b"owed"))
     found = {one.body: one.queue_id for one in delivered(writer, own, owed, base_pid=None)}
     assert found == {b"own": 2, b"owed": 0}
+
+
+def test_a_record_that_cannot_be_read_keeps_no_other_waiting(
+    writer: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is passed over with one line, also where it is the first that is due."""
+    own, owed = waiting_at(0, b"own", 2, NOW), waiting_at(0, b"owed", 1, NOW)
+    found = delivered(writer, own, owed, base_pid=None, is_readable=False)
+    assert [one.body for one in found] == [b"own"]
+    (line,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert line.startswith("not delivered: the record at ") and line.endswith(" cannot be read")
 
 
 @pytest.mark.parametrize("fitting", [[b"first", b"last"], [b"first"]])

@@ -44,6 +44,8 @@ class Cluster:
         self.code = code
         """The answer to what shall change; with an error nothing does."""
         self.changes: list[tuple[str, int]] = []
+        self.leaders = [0] * 100
+        """Of the partitions of each topic; -1 where one's broker is down."""
 
     def close(self) -> None:
         """There is no connection."""
@@ -54,7 +56,9 @@ class Cluster:
             {
                 "name": name,
                 "error_code": 0 if name in self.topics else 3,
-                "partitions": [{"leader_id": 0}] * self.topics.get(name, 0),
+                "partitions": [
+                    {"leader_id": one} for one in self.leaders[: self.topics.get(name, 0)]
+                ],
             }
             for name in names
         ]
@@ -128,6 +132,21 @@ def test_every_topic_is_waited_for(connected: Callable[[Cluster], KafkaTransacti
     cluster = Cluster({"a": 1}, errors.TopicAlreadyExistsError.errno)
     with pytest.raises(errors.KafkaTimeoutError, match="topics are not ready: a, b"):
         connected(cluster).add_partitions({"a": 1, "b": 1})
+
+
+def test_partitions_whose_broker_is_down_are_waited_for(
+    connected: Callable[[Cluster], KafkaTransactions],
+) -> None:
+    """They are there: Kafka would refuse to extend the topic to as many as it has."""
+    cluster = Cluster({"a": 3}, errors.InvalidPartitionsError.errno)
+    cluster.leaders[1] = -1
+    ours = connected(cluster)
+    with pytest.raises(errors.KafkaTimeoutError, match="topics are not ready: a"):
+        ours.add_partitions({"a": 3})
+    assert cluster.changes == []
+    cluster.leaders[1] = 2
+    ours.add_partitions({"a": 3})
+    assert not ours.lacks({"a": 3})
 
 
 def test_topics_that_are_gone_are_made_anew_after_an_error(
