@@ -90,6 +90,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     )  # fmt: skip
 
 
+@pytest.mark.extended
 def test_the_program_that_reads_a_log_runs(run: Run) -> None:
     """It shows the topics."""
     assert "Topic_007" in run.shown

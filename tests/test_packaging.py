@@ -235,6 +235,7 @@ def test_a_new_user_runs_the_commands_of_the_wheel(installed: Path, home: Path) 
         assert _run(installed, home, *call.split()), call
 
 
+@pytest.mark.extended
 def test_names_of_a_user_neither_hide_ours_nor_are_hidden(installed: Path, home: Path) -> None:
     """The commands, a script that imports those too, a Spark batch and a stream by the sources'
     names."""

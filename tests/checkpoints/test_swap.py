@@ -135,7 +135,13 @@ def test_numbers_count_on_and_what_was_kept_is_dropped_by_name(tmp_path: Path) -
     assert generations(output) == before
 
 
-@pytest.mark.parametrize("failpoints", ["", NO_EXCHANGE], ids=["exchange", "two renames"])
+@pytest.mark.parametrize(
+    "failpoints",
+    [
+        pytest.param("", id="exchange"),
+        pytest.param(NO_EXCHANGE, id="two renames", marks=pytest.mark.extended),
+    ],
+)
 def test_a_killed_swap_is_old_or_new_and_the_next_start_ends_it(
     tmp_path: Path, seed: int, failpoints: str
 ) -> None:

@@ -89,6 +89,7 @@ def test_an_output_elsewhere_is_for_the_release_of_its_store(newest: Path, tmp_p
     assert difference(output / "consumequeue", newest / "consumequeue") == []
 
 
+@pytest.mark.extended
 def test_a_store_of_5_3_is_recovered_where_its_property_file_asks_for_it(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

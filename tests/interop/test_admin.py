@@ -228,6 +228,7 @@ def normalised(command: str, output: str) -> list[list[str]]:
     return lines
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("release", CLIENTS)
 def test_mqadmin_prints_the_same(asked: Asked, release: str) -> None:
     """Every command is tried, and none fails except where mqadmin fails at a broker too."""

@@ -202,6 +202,7 @@ def check_filter(server: Server, orders: list[Record], filter: str, kind: str, c
     assert sorted(found) == as_consumed(wanted)
 
 
+@pytest.mark.extended
 def test_failed_messages_are_offered_again_by_the_client(
     server: Server, orders: list[Record]
 ) -> None:

@@ -264,6 +264,7 @@ def test_a_table_follows_the_cut(place: Place) -> None:
     place.check()
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("more", [0, 5, 60])
 def test_a_run_that_goes_on_meanwhile_stops(place: Place, more: int) -> None:

@@ -180,6 +180,7 @@ def test_retention_follows_the_log_although_a_run_finds_nothing_new(
     assert tree(output / "consumequeue") == kept
 
 
+@pytest.mark.extended
 def test_retention_follows_the_log_while_no_message_comes(
     golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

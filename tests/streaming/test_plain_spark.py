@@ -84,6 +84,7 @@ ANOTHER = (
 """Programs that change pyspark or what we look for in Spark, and what is then said."""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("prelude", "said"),
     [

@@ -267,6 +267,7 @@ def test_an_error_leaves_old_or_new_and_the_next_rebuild_finishes(
     assert not (store / ".reput-rebuild").exists()
 
 
+@pytest.mark.extended
 def test_a_killed_rebuild_is_finished_by_the_next_start(
     damaged: tuple[Path, Path, dict[str, bytes]],
 ) -> None:
