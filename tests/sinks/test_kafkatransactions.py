@@ -45,7 +45,7 @@ class Cluster:
         """The answer to what shall change; with an error nothing does."""
         self.changes: list[tuple[str, int]] = []
         self.leaders = [0] * 100
-        """Of the partitions of each topic; -1 where one's broker is down."""
+        """The leaders of each topic's partitions; -1 where a broker is down."""
 
     def close(self) -> None:
         """There is no connection."""
