@@ -96,6 +96,7 @@ def test_the_program_that_reads_a_log_runs(run: Run) -> None:
     assert "Topic_007" in run.shown
 
 
+@pytest.mark.extended
 def test_spark_finds_both_sources_by_itself(run: Run) -> None:
     """As many messages as RocketMQ's own queues have units."""
     count = sum(unit.topic == "Orders" for unit in queue_units(run.sources))
@@ -103,6 +104,7 @@ def test_spark_finds_both_sources_by_itself(run: Run) -> None:
     assert run.counts == [["rocketmq-commitlog", count], ["rocketmq-consumequeue", count]]
 
 
+@pytest.mark.extended
 def test_messages_per_minute(run: Run) -> None:
     """Counts equal a loop over the plain decoder's records of what consumers see; the pictures are
     some."""

@@ -51,6 +51,7 @@ def test_wheel_has_our_packages_only(wheel: Path) -> None:
     assert "reput/streaming/spark/log4j2.properties" in zipfile.ZipFile(wheel).namelist()
 
 
+@pytest.mark.extended
 def test_wheel_works_from_a_foreign_directory(wheel: Path, tmp_path: Path) -> None:
     """Unpacked elsewhere, with none of this tree on the path."""
     unpacked = tmp_path / "unpacked"
@@ -72,6 +73,7 @@ def _site() -> list[str]:
     return [path for path in sys.path if path.endswith("site-packages")]
 
 
+@pytest.mark.extended
 def test_wheel_has_what_the_code_reads_and_the_manual(wheel: Path) -> None:
     """Every file of our packages that is under version control, the licence, and every page."""
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -125,6 +127,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "bin"
 
 
+@pytest.mark.extended
 def test_man_shows_a_page_of_the_installed_commands(installed: Path) -> None:
     """As docs/install.md says; the options are those of the command."""
     man = shutil.which("man")
@@ -251,14 +254,14 @@ def test_names_of_a_user_beside_a_checkout(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def completed(installed: Path, tmp_path: Path) -> Callable[[str], list[str]]:
+def completed(tmp_path: Path) -> Callable[[str], list[str]]:
     """The words that a real bash offers for the last word of a line, with the script that ``reput
     --show-completion bash`` prints."""
-    script = tmp_path / "completion.bash"
+    script, commands = tmp_path / "completion.bash", Path(sys.executable).parent
     # what --show-completion prints when the shell is known, which here is no bash
     environment = {**os.environ, "_REPUT_COMPLETE": "source_bash"}
     done = subprocess.run(
-        [installed / "reput"], env=environment, capture_output=True, text=True, check=True,
+        [commands / "reput"], env=environment, capture_output=True, text=True, check=True,
         timeout=60,
     )  # fmt: skip
     script.write_text(done.stdout, "utf-8")
@@ -269,7 +272,7 @@ def completed(installed: Path, tmp_path: Path) -> Callable[[str], list[str]]:
             ["bash", "--norc", "-c",
              f"source {script}; COMP_WORDS=({line}); COMP_CWORD={count}; _reput_completion reput;"
              " printf '%s\\n' \"${COMPREPLY[@]}\""],
-            env={**os.environ, "PATH": f"{installed}:{os.environ['PATH']}"},
+            env={**os.environ, "PATH": f"{commands}:{os.environ['PATH']}"},
             capture_output=True, text=True, check=True, timeout=60,
         )  # fmt: skip
         assert shown.stderr == ""

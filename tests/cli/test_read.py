@@ -298,6 +298,7 @@ def test_hostile_text_in_json_is_ascii_and_whole(tmp_path: Path, call: Call) -> 
     assert found["body"] == bytes(range(256)).hex()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_tail_follows_until_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     """Messages appear once they are dispatched, in new queues too, where they pass the filter."""

@@ -77,6 +77,7 @@ def test_a_store_of_5_5_keeps_what_a_recovery_goes_by(newest: Path, tmp_path: Pa
     assert covered(newest) == covered(copy) == theirs
 
 
+@pytest.mark.extended
 def test_an_output_elsewhere_is_for_the_release_of_its_store(newest: Path, tmp_path: Path) -> None:
     """Dispatched in parts: put beside a log of its own, a broker recovers with it."""
     output = tmp_path / "output"

@@ -107,6 +107,7 @@ def check_drain(server: Server, orders: list[Record], kind: str, client: str) ->
             assert offsets == sorted(offsets)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "value"),
     [("rocketmq.serialize.type", "ROCKETMQ"), ("com.rocketmq.heartbeat.v2", "true")],
@@ -123,6 +124,7 @@ def test_what_a_client_may_be_set_to(
     assert sorted(found) == as_consumed(orders)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("client", ["", pytest.param(OLD_CLIENT, marks=pytest.mark.slow)])
 def test_the_vip_channel(store: Path, orders: list[Record], client: str, tmp_path: Path) -> None:
     """An orderly consumer with vipChannelEnabled=true locks queues and commits two ports before
@@ -308,6 +310,7 @@ def test_a_server_killed_while_it_is_read(growing: Growing, orders: list[Record]
     assert sorted(set(found)) == as_consumed(orders)
 
 
+@pytest.mark.extended
 def test_a_group_begins_at_the_end_if_it_asks_so(growing: Growing, orders: list[Record]) -> None:
     """On a young topic RocketMQ would begin at 0. An orderly client asks twice."""
     growing.show(3000)

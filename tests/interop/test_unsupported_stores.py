@@ -59,6 +59,7 @@ def test_a_broker_with_dledger_and_topics_in_rocksdb_and_queues_written_twice(
     assert f"{first} begins with a DLedger entry at physical offset 0" in refusal(store, conf)
 
 
+@pytest.mark.extended
 def test_a_broker_with_queues_in_rocksdb(tmp_path: Path) -> None:
     """By its settings, and by its directories without them."""
     store = tmp_path / "store"

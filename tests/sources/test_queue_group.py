@@ -152,6 +152,7 @@ def ends_of_first(growing: Growing, count: int) -> dict[str, dict[str, int]]:
     return found
 
 
+@pytest.mark.extended
 def test_a_query_has_its_group_alone(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -222,6 +222,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return build(request.param, tmp_path_factory.mktemp("built"))
 
 
+@pytest.mark.extended
 def test_what_was_said_once_counts_for_every_command(built: Built) -> None:
     """The second run and every reader know it, and none says anything else where it is told."""
     case, output = built.case, built.output

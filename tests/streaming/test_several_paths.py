@@ -171,6 +171,7 @@ def test_a_run_ends_when_its_broker_gets_another_directory(
     assert difference(output / "consumequeue", store / "consumequeue") == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("order", [(1, 0), (0,), (0, 1, 2)])
 def test_a_run_goes_on_where_only_the_order_of_its_directories_changes(
     golden: Golden, tmp_path: Path, order: tuple[int, ...]

@@ -18,7 +18,7 @@ def nothing_stays_patched() -> Iterator[None]:
     BENCHES.close()
 
 
-LONG = ("dispatcher machine", "torn tails")
+LONG = ("dispatcher machine", "log rot", "torn tails")
 
 
 @pytest.mark.parametrize(

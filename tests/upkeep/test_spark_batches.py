@@ -64,6 +64,7 @@ def rewind(call: Call, places: Places, *target: object) -> dict[str, Any]:
     return json_object(call("checkpoints", "rewind", *places, *target, "--json", "--apply"))
 
 
+@pytest.mark.extended
 def test_a_replay_from_a_batch_gives_rocketmqs_queues(
     golden: Callable[[str], Path], tmp_path: Path, call: Call
 ) -> None:

@@ -183,6 +183,7 @@ def verify_tag(store: Path, unit: tuple[int, int, int]) -> int:
     return int.from_bytes(path.read_bytes()[at : at + 8], "big", signed=True)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("gap", [OnQueueGap.ROCKETMQ, OnQueueGap.BLANK])
 def test_odd_queues_are_as_they_were_dispatched(ram_path: Path, seed: int, gap: OnQueueGap) -> None:
     """Queue offsets that jump, repeat and go back, restarts between: no difference; damaged,
