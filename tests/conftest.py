@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from reput.sources.commitlog import CommitLogDataSource
+from reput.sources.consumequeue import ConsumeQueueDataSource
 from reput.streaming.spark.session import session
 from tests.interop.rocketmq import release
 from tests.support.cli import call
@@ -35,8 +37,11 @@ def golden(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One local session with the dispatcher's own settings: starting one takes seconds."""
+    """One local session with the dispatcher's own settings, which knows both sources: starting one
+    takes seconds."""
     with session({}) as opened:
+        for source in (CommitLogDataSource, ConsumeQueueDataSource):
+            opened.dataSource.register(source)
         yield opened
 
 
