@@ -410,6 +410,20 @@ def test_a_compaction_that_fails_leaves_no_file(
     assert {*filling.root.rglob("*.parquet")} == before
 
 
+def test_a_compaction_of_several_commits_counts_all_of_them(
+    filling: Filling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit for each partition, and the files of all."""
+    filling.fill(2, 4, 6, 8)
+    monkeypatch.setattr(upkeep, "GROUPS_PER_COMMIT", 1)
+    before = {task.file.file_path for task in filling.table.scan().plan_files()}
+    commits = len(filling.table.snapshots())
+    done = iceberg_target(filling.root).upkeep().compact()
+    after = {task.file.file_path for task in filling.table.scan().plan_files()}
+    assert len(filling.table.snapshots()) >= commits + 2
+    assert (done.replaced_files, done.new_files) == (len(before - after), len(after - before))
+
+
 def test_manifests_become_one(filling: Filling) -> None:
     """A commit reads all of them, so that many would make each one slower."""
     filling.fill(2)
