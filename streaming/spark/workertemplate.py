@@ -171,9 +171,11 @@ def _become(directory: str, arguments: Sequence[str], environment: dict[str, str
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if end.code is not None and not isinstance(end.code, int):
-            print(end.code, file=sys.stderr)
+        match end.code:
+            case int() | None:
+                code = end.code or 0
+            case text:
+                print(text, file=sys.stderr)
     except BaseException as error:
         if not _has_no_socket(error):
             sys.excepthook(*sys.exc_info())

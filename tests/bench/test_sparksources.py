@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from bench import sparksources, table_worker
 from bench.processes import BenchError
 from bench.sparksources import Source
-from reput.sources.consumequeue import ConsumeQueueDataSource
 from tests.support.plain_queues import plain_queue
 
 
@@ -25,7 +24,6 @@ def test_a_pass_counts_every_row(
     expected = sum(1 for queue in queues for _ in plain_queue(store, queue))
     options = {"path": str(store), "startingOffsets": "earliest"}
     request = {"format": "rocketmq-consumequeue", "options": options, "stream": stream}
-    spark.dataSource.register(ConsumeQueueDataSource)
     answer = table_worker.one_pass(spark, request)
     assert answer["rows"] == expected > 0
     assert sparksources.checked(answer, Source("plain", options, expected)) == answer["seconds"]

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from reput.checkpoints.history import read_history
 from reput.checkpoints.spark_checkpoint import SparkPosition, read_position, rewind
-from reput.sources.commitlog import CommitLogDataSource
 from reput.sources.offsets import store_id_of
 from reput.store.config import read_store_settings
 from reput.store.files import SPARK_DIRECTORY, SPARK_START_FILE, STATE_DIRECTORY
@@ -42,7 +41,6 @@ def settings(spark: SparkSession, given: dict[str, str]) -> Iterator[None]:
 
 def run_query(spark: SparkSession, store: Path, checkpoint: Path, *, name: str = "") -> list[int]:
     """Run a user's query to the log's end, and return what its batches hold."""
-    spark.dataSource.register(CommitLogDataSource)
     reader = spark.readStream.name(name) if name else spark.readStream
     reader = reader.format("rocketmq-commitlog").option("maxOffsetsPerTrigger", "900")
     reader = reader.option("initialOffsetPath", str(checkpoint / SPARK_START_FILE))

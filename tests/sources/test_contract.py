@@ -53,7 +53,6 @@ def start(
     **options: str,
 ) -> StreamingQuery:
     """A stream of offsets into Parquet files, as much as there is."""
-    spark.dataSource.register(CommitLogDataSource)
     frame = spark.readStream.format("rocketmq-commitlog").option("path", str(store))
     for key, value in options.items():
         frame = frame.option(key, value)

@@ -48,12 +48,6 @@ def stores(tmp_path: Path) -> Path:
     return tmp_path / "stores"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _registered(spark: SparkSession) -> None:
-    for source in NAMES.values():
-        spark.dataSource.register(source)
-
-
 def bodies(frame: DataFrame) -> list[str]:
     """The bodies, sorted."""
     return sorted(bytes(row.body).decode() for row in frame.select("body").collect())

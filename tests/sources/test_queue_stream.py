@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from reput.sources.consumequeue import ConsumeQueueDataSource
 from reput.store.config import read_store_settings
 from reput.store.errors import CommitLogDataLossError
 from reput.store.log.commitlog import CommitLog
@@ -58,7 +57,6 @@ def start(
     spark: SparkSession, growing: Growing, directory: Path, *, once: bool, **options: str
 ) -> StreamingQuery:
     """A stream of where messages are into Parquet files, over the checkpoint of ``directory``."""
-    spark.dataSource.register(ConsumeQueueDataSource)
     frame = spark.readStream.format("rocketmq-consumequeue").option("path", str(growing.store))
     for key, value in {"output": str(growing.output), **options}.items():
         frame = frame.option(key, value)

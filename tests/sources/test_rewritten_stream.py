@@ -10,19 +10,13 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from reput.sources.commitlog import CommitLogDataSource
-from reput.sources.consumequeue import ConsumeQueueDataSource
 from tests.support.rewritten_store import RewrittenStore
 
-SOURCES = {
-    "rocketmq-commitlog": CommitLogDataSource,
-    "rocketmq-consumequeue": ConsumeQueueDataSource,
-}
+SOURCES = "rocketmq-commitlog", "rocketmq-consumequeue"
 
 
 def run(spark: SparkSession, source: str, store: RewrittenStore, at: Path, **options: Any) -> None:
     """One run with Trigger.AvailableNow over the checkpoint and the sink of a directory."""
-    spark.dataSource.register(SOURCES[source])
     frame = spark.readStream.format(source).option("path", str(store.root)).options(**options)
     query = frame.load().select("body").writeStream.format("parquet").trigger(availableNow=True)
     query = query.option("checkpointLocation", str(at / "checkpoint"))

@@ -43,7 +43,6 @@ def read(
     **options: object,
 ) -> DataFrame:
     """A batch read of every record of a store, as stored unless ``options`` say otherwise."""
-    spark.dataSource.register(source)
     reader = spark.read.format(source.name()).option("path", str(store))
     for key, value in {**EVERYTHING, **options}.items():
         reader = reader.option(key, str(value))

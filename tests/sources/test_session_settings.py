@@ -11,8 +11,6 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from reput.readers.export import RowSelection
-from reput.sources.commitlog import CommitLogDataSource
-from reput.sources.consumequeue import ConsumeQueueDataSource
 from reput.sources.schemas import check_schema, rows_schema
 from reput.store.errors import UsageError
 from tests.readers.stores import SmallStore
@@ -51,10 +49,8 @@ def small_store(root: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def frames(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def frames(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A store and the Parquet files of its export."""
-    spark.dataSource.register(CommitLogDataSource)
-    spark.dataSource.register(ConsumeQueueDataSource)
     directory = tmp_path_factory.mktemp("settings")
     store = small_store(directory / "store")
     exported(store, directory / "parquet", RowSelection())

@@ -17,7 +17,6 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from reput.sources.commitlog import CommitLogDataSource
 from reput.sources.commitlogoptions import CommitLogOptions
 from reput.sources.options import SourceOptions, parse_duration_ms
 from reput.sources.queueoptions import ConsumeQueueOptions
@@ -209,7 +208,6 @@ def test_spark_holds_batches_of_both_sources(
         query.stop()
     start(spark, growing, tmp_path, once=True, **options).awaitTermination()
     assert len(found(spark, tmp_path)) == 150
-    spark.dataSource.register(CommitLogDataSource)
     options |= {"maxOffsetsPerTrigger": "1600"}
     log = test_contract.start(
         spark, growing.store, tmp_path / "log-checkpoint", tmp_path / "log-sink", **options

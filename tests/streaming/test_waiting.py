@@ -15,10 +15,8 @@ from pathlib import Path
 
 import pytest
 import typer
-from pyspark.sql import SparkSession
 
 from reput.cli.render import when_ready
-from reput.sources.commitlog import CommitLogDataSource
 from reput.store.config import read_store_settings
 from reput.store.errors import NotReadyError, ReputError, UsageError
 from reput.store.log.record import Record
@@ -231,13 +229,13 @@ class Broker(logging.Handler):
                 self.end = self._append()
 
 
-def test_a_run_goes_on_when_a_torn_file_is_whole_again(tmp_path: Path, spark: SparkSession) -> None:
+@pytest.mark.usefixtures("spark")
+def test_a_run_goes_on_when_a_torn_file_is_whole_again(tmp_path: Path) -> None:
     """The query ends by it, and another one dispatches what has come meanwhile."""
     store, stop = tmp_path / "store", threading.Event()
     store.mkdir()
     broker, logger = Broker(store, stop), logging.getLogger("reput")
     config = configured(store, tmp_path / "out", index=False, latency_ms=10)
-    spark.dataSource.register(CommitLogDataSource)
     logger.addHandler(broker)
     level = logger.level
     logger.setLevel(logging.INFO)
