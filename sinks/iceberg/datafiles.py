@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
     ArrowScan,
     _pyarrow_to_schema_without_ids,
@@ -79,8 +80,7 @@ def write_data_files(table: Table, rows: Iterator[pa.RecordBatch], stem: str) ->
         except BaseException:
             wait(pending)
             written = [one.result() for one in pending if one.exception() is None]
-            for file in (*found, *written):
-                table.io.delete(file.file_path)
+            delete_files(table.io, (file.file_path for file in (*found, *written)))
             raise
 
 
@@ -102,6 +102,15 @@ def rewrite_data_files(table: Table, tasks: list[FileScanTask]) -> list[DataFile
         return []
     name = _file_name(table, "compacted", uuid4(), 0)
     return [_write(table, name, tasks[0].file.partition, first, parts)]
+
+
+def delete_files(io: FileIO, locations: Iterable[str]) -> int:
+    """Remove files, and return their number; one that is gone already counts, too."""
+    gone = list(locations)
+    for location in gone:
+        with suppress(FileNotFoundError):
+            io.delete(location)
+    return len(gone)
 
 
 def _prefix(table: Table) -> str:

@@ -37,6 +37,7 @@ from pyiceberg.table.snapshots import Snapshot
 from reput.sinks.iceberg.catalog import TableName, open_catalog
 from reput.sinks.iceberg.datafiles import (
     commit,
+    delete_files,
     is_own_file,
     rewrite_data_files,
     stage_expiry,
@@ -115,7 +116,7 @@ class IcebergUpkeep:
             # our snapshot may have been taken, and expired since
             stay = _manifests(table.io, table.metadata.snapshots)
             given_up -= _live_files(table.io, stay.values())
-        _delete(table.io, given_up)
+        delete_files(table.io, given_up)
         return _compaction(left)
 
     def expire(self) -> Expiry:
@@ -190,7 +191,7 @@ def _rewritten(table: Table, groups: list[list[FileScanTask]]) -> list[_Replacem
         for tasks in groups:
             made.append(_Replacement(tasks, rewrite_data_files(table, tasks)))
     except BaseException:
-        _delete(table.io, (file.file_path for one in made for file in one.files))
+        delete_files(table.io, (file.file_path for one in made for file in one.files))
         raise
     return made
 
@@ -293,7 +294,7 @@ def _delete_unnamed(table: Table, left: _Left) -> int:
     io = table.io
     stay = _manifests(io, table.metadata.snapshots)
     data = left.data - _live_files(io, stay.values()) if left.data else set()
-    return _delete(io, (*data, *(left.manifests - stay.keys()), *left.lists))
+    return delete_files(io, (*data, *(left.manifests - stay.keys()), *left.lists))
 
 
 def _manifests(io: FileIO, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:
@@ -332,12 +333,3 @@ def _delete_orphans(table: Table) -> int:
     for path in old:
         file_system.delete_file(path)
     return len(old)
-
-
-def _delete(io: FileIO, locations: Iterable[str]) -> int:
-    """Remove files, and return their number; one that is gone already counts, too."""
-    gone = list(locations)
-    for location in gone:
-        with suppress(FileNotFoundError):
-            io.delete(location)
-    return len(gone)
