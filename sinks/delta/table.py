@@ -22,6 +22,7 @@ cases fullTopic has the name.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, replace
@@ -39,6 +40,7 @@ from reput.sinks.tables.layout import DELTA_LAYOUT, Layout
 from reput.sinks.tables.tablerows import OWN_COLUMN, VARIED_COLUMNS
 from reput.sinks.tables.target import TableTarget
 from reput.sinks.tables.upkeep import TableUpkeep
+from reput.store.errors import UsageError
 from reput.store.rows.rowform import RowForm
 from reput.store.rows.rowschema import ROWS_SCHEMA
 
@@ -51,6 +53,7 @@ ROWS_PER_WRITE = 8192
 """Rows that the library's Parquet writer takes at a time; its own 1,024 cost a tenth more."""
 LONGEST_DIRECTORY = 255 - len("topic=")
 """Bytes of a topic's name as a directory, the limit of local file systems."""
+_ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 _FORM = "includeInternal", "maxInflatedBytes"
 """Further application transactions of a store, whose versions say in which form its rows are: 0 or
 1, and a number of bytes, 0 for bodies as stored."""
@@ -73,6 +76,15 @@ class DeltaTarget(TableTarget):
     interval and not ten times a second."""
     layout: Layout = DELTA_LAYOUT
     name: str = "delta"
+
+    def __post_init__(self) -> None:
+        TableTarget.__post_init__(self)
+        path = self.local_path
+        if path is not None and _ESCAPE.search(str(path.absolute())):
+            raise UsageError(
+                f"a Delta table cannot be at {path}: deltalake reads the % and the two digits "
+                "after it as one character; give another path"
+            )
 
     @property
     def description(self) -> str:

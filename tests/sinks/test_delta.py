@@ -46,6 +46,19 @@ def test_partitions_are_topics_and_dates(source: Source, table: Path) -> None:
     assert DeltaTable(table).metadata().partition_columns == ["topic", "date"]
 
 
+@pytest.mark.parametrize("url", ["{}/50%20", "file://{}/50%2520"])
+def test_a_path_that_the_library_misreads_is_refused(tmp_path: Path, url: str) -> None:
+    """It would write one directory and read another; other percent signs do no harm."""
+    at = url.format(tmp_path)
+    with pytest.raises(DeltaError, match="File not found"):
+        deltalake.write_deltalake(at, pa.table({"a": [1]}))
+    with pytest.raises(UsageError, match=r"a Delta table cannot be at .*50%20: .*another path"):
+        DeltaTarget(at)
+    for sound in f"{tmp_path}/50%", f"file://{tmp_path}/5%200":
+        deltalake.write_deltalake(sound, pa.table({"a": [1]}))
+        assert DeltaTarget(sound).local_path is not None
+
+
 def test_two_writers_of_one_store_cannot_both_add_a_range(source: Source, table: Path) -> None:
     """Both stand at the same position; the second commit is refused, also the table's first."""
     first, second, end = source.cuts(3)
