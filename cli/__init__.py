@@ -223,7 +223,6 @@ def main() -> None:
             sys.exit(error.exit_code)
         fail(line, error.exit_code)
     except ReputError as error:
-        _leave_stdout()
         fail(str(error), error.exit_code, error.fields)
     except OSError as error:
         _leave_stdout()

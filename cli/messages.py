@@ -135,8 +135,6 @@ def message_result(message: Message, queue_offset: int, body: Bodies) -> Result:
     """Return all fields of one message."""
     fields = fields_of(message, queue_offset, body)
     shown = {name: value for name, value in fields.items() if value is not None}
-    if message.keys:
-        shown["keys"] = " ".join(message.keys)
     # the others are fields of their own
     shown["property"] = {
         name: value

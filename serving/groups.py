@@ -159,7 +159,7 @@ class Groups:
 
     def __init__(self, on_leave: Callable[[str, str, bool], None]) -> None:
         """``on_leave`` is called with the group, the client id, and whether the client itself
-        announced that it leaves."""
+        announced that it leaves, which it may do after it was removed."""
         self._on_leave = on_leave
         self._groups: dict[str, Group] = {}
         self._by_connection: dict[Connection, dict[str, str]] = {}
@@ -304,6 +304,9 @@ class Groups:
         group = self._groups.get(name) if name else None
         if group is not None and client_id in group.members:
             self._remove(group, group.members[client_id], said=True)
+        elif name and client_id:
+            # one that sent no heartbeats for too long may still have its locks
+            self._on_leave(name, client_id, True)
         return request.answer(ResponseCode.SUCCESS)
 
     def connection_closed(self, connection: Connection) -> None:

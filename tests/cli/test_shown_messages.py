@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from reput.store.log.record import Record
+from tests.cli.test_terminal import lines_on
 from tests.support.cli import Call, json_lines, json_object
 from tests.support.live_store import LiveStore
 
@@ -47,6 +48,13 @@ def test_a_body_that_does_not_inflate_is_shown_as_it_is_stored(live: LiveStore, 
     assert [bool(row["body_problem"]) for row in rows] == [False, True, True, False]
     bare = json_lines(call("tail", live.root, "T", *place, "--body", "none"))
     assert all("body" not in row and "body_problem" not in row for row in bare)
+
+
+def test_keys_are_shown_to_people_as_they_were_sent(live: LiveStore) -> None:
+    """With blanks between, and no line where there are none."""
+    shown = [lines_on(100, "get", live.root, "T", 0, n, "--output", live.output) for n in (2, 3)]
+    keys = [[line.split()[1:] for line in lines if line.startswith("keys ")] for lines in shown]
+    assert keys == [[], [["a", "b", "c"]]]
 
 
 def test_a_heading_names_what_a_message_has(live: LiveStore, call: Call) -> None:

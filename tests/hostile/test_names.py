@@ -150,6 +150,8 @@ LIGHT: dict[str, tuple[bytes, bytes, set[str], str | None]] = {
     "a slash is left out, as RocketMQ does": (b"%LMQ%/../x", b"0", set(), None),
     "fewer numbers than names": (b"%LMQ%a,%LMQ%b", b"1", set(), "bad_multi_dispatch"),
     "no numbers": (b"%LMQ%a", b"x", set(), "bad_multi_dispatch"),
+    "commas alone": (b",,", b",", set(), None),
+    "a number without a name": (b",", b"5", set(), "bad_multi_dispatch"),
     "nines": (b"%LMQ%a", b"9" * 5000, set(), "bad_multi_dispatch"),
     "a negative number": (b"%LMQ%a", b"-1", set(), "queue_offset_out_of_range"),
     "a terminal": (b"%LMQ%\x1b[2J", b"0", set(), "topic_name"),

@@ -321,6 +321,18 @@ def test_locks_over_the_wire(port: int) -> None:
         assert [queue["queueId"] for queue in found] == [1]
 
 
+def test_who_leaves_has_no_locks_whether_a_member_or_not(port: int) -> None:
+    """As one that has sent no heartbeats for too long, and has renewed its locks all the time; the
+    locks of others, and its own in another group, stay."""
+    with Client(port) as client:
+        assert lock_ids(client, "a", 10, 11) == [10, 11]
+        assert lock_ids(client, "b", 12) == [12]
+        for group in ("another", "g6"):
+            assert lock_ids(client, "c", 10, 11, 12) == []
+            client.ask(UNREGISTER, {"consumerGroup": group, "clientID": "a"})
+        assert lock_ids(client, "c", 10, 11, 12) == [10, 11]
+
+
 def test_locks_end() -> None:
     """A lock ends 60 s after its last renewal, soon after its owner's connection was lost unless
     the owner renews it, and at once when the owner unregisters."""

@@ -37,6 +37,17 @@ def test_a_held_file_is_read_and_a_left_one_removed(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+def test_a_link_is_no_held_file(tmp_path: Path) -> None:
+    """Whoever may write to the directory cannot show a file of another one."""
+    (tmp_path / "secret").write_bytes(b"secret")
+    path = tmp_path / "member"
+    path.symlink_to(tmp_path / "secret")
+    with holder(lambda: lock(tmp_path / "secret")), pytest.raises(OSError, match="symbolic links"):
+        read_held(path)
+    assert path.is_symlink()
+    assert open_files(tmp_path) == 0
+
+
 def test_who_is_patient_gets_a_lock_that_is_released_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

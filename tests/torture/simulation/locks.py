@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
-from tests.torture.simulation.clients import LOCK, UNLOCK
+from tests.torture.simulation.clients import LOCK, UNLOCK, UNREGISTER
 from tests.torture.simulation.history import Event, Kind, Reply, Request
 from tests.torture.simulation.state import Findings, State
 
@@ -50,8 +50,10 @@ class LocksRule:
                 self._locked(event, request, event.what)
             elif request.code == UNLOCK:
                 self._unlocked(now, request)
+            elif request.code == UNREGISTER:
+                self._unregistered(now, request)
         if kind is Kind.LOST or self._state.left:
-            self._leave(now, said=kind is Kind.HANDLED)
+            self._leave(now)
         if kind is Kind.STOPPING:
             self._kept = dict(self._locks)
         elif kind is Kind.STOPPED:
@@ -98,7 +100,13 @@ class LocksRule:
                 del self._locks[key]
                 self._freed[key] = now
 
-    def _leave(self, now: float, *, said: bool) -> None:
+    def _unregistered(self, now: float, request: Request) -> None:
+        """End the locks of a client that says that it leaves, also where it is no member."""
+        for key, lock in self._locks.items():
+            if (key[0], lock.client) == (request.ext["consumerGroup"], request.client):
+                self._locks[key] = replace(lock, ends=min(lock.ends, now))
+
+    def _leave(self, now: float) -> None:
         """End the locks of members that left, and of lost connections whose owner is no member."""
         state = self._state
         for key, lock in self._locks.items():
@@ -111,8 +119,6 @@ class LocksRule:
             if has_left and group in state.expired:
                 # it may have left before, and the lock with it
                 self._locks[key] = replace(lock, client=None)
-            elif has_left and said:
-                self._locks[key] = replace(lock, ends=min(lock.ends, now))
             elif not is_open and (has_left or is_forgotten):
                 self._locks[key] = replace(lock, ends=min(lock.ends, now + RELEASE_SECONDS))
 
