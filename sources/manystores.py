@@ -11,6 +11,7 @@ as a new queue is, and the offset of one that is gone stays, for the case that i
 
 from __future__ import annotations
 
+import errno
 import glob
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -135,7 +136,7 @@ def _places(common: Mapping[str, str]) -> list[str]:
                 raise ValueError("must be a list of paths, in JSON")
             return [local_path(place) for place in places]
         whole = local_path(common[PATH])
-        if Path(whole).exists():
+        if _is_there(whole):
             return [whole]
         return [local_path(place.strip()) for place in common[PATH].split(",")]
     except ValueError as error:
@@ -148,7 +149,17 @@ def _is_text(place: object) -> bool:
 
 
 def _is_pattern(place: str) -> bool:
-    return glob.has_magic(place) and not Path(place).exists()
+    return glob.has_magic(place) and not _is_there(place)
+
+
+def _is_there(place: str) -> bool:
+    """Whether a path exists; a list of many stores is longer than any that can."""
+    try:
+        return Path(place).exists()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return False
 
 
 def _matching(place: str) -> list[Path]:

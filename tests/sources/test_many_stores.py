@@ -253,6 +253,15 @@ def test_what_several_logs_cannot_have(given: dict[str, str], part: str) -> None
         Stores(CommitLogOptions, given)
 
 
+@pytest.mark.parametrize(("directory", "count"), [("", 40), ("/data/", 400)])
+def test_a_list_of_stores_is_longer_than_any_path(directory: str, count: int) -> None:
+    """A file's name has up to 255 bytes, and a path up to 4096; a list is read all the same."""
+    roots = [f"{directory}broker-{number:03d}" for number in range(count)]
+    found = Stores(CommitLogOptions, {"path": ", ".join(roots)}).by_root
+    assert list(found) == roots
+    assert [options["path"] for options in found.values()] == roots
+
+
 def test_a_root_whose_name_looks_like_a_pattern(spark: SparkSession, tmp_path: Path) -> None:
     """One that exists is one store, whatever characters it has."""
     root = write_store(tmp_path / "a,b[1]*", 5)
