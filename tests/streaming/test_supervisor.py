@@ -31,7 +31,7 @@ class Following:
         self._directory = directory
         self._spark = spark
         self.found: dict[str, DispatcherConfig] = {}
-        self.refusal: UsageError | None = None
+        self.refusal: Exception | None = None
         """Raised by a look for stores."""
 
     def find(self) -> dict[str, DispatcherConfig]:
@@ -164,12 +164,14 @@ def test_a_store_that_is_gone_for_a_while_keeps_its_run(following: Following) ->
     assert (store.failures, store.error) == (0, None)
 
 
+@pytest.mark.parametrize(
+    "refused", [UsageError("two stores have one name"), PermissionError(13, "not to be listed")]
+)
 def test_a_look_that_fails_is_told_once_each_time(
-    following: Following, caplog: pytest.LogCaptureFixture
+    following: Following, caplog: pytest.LogCaptureFixture, refused: Exception
 ) -> None:
     """It is not told at every look, and is told again where a look between has succeeded."""
-    refused = UsageError("two stores have one name")
-    looks = [refused, refused, refused, None, refused, refused, None]
+    looks: list[Exception | None] = [refused, refused, refused, None, refused, refused, None]
 
     def step() -> bool:
         following.refusal = looks.pop(0)
@@ -177,6 +179,23 @@ def test_a_look_that_fails_is_told_once_each_time(
 
     following.run(step)
     assert sum(str(refused) in record.getMessage() for record in caplog.records) == 2
+
+
+def test_a_run_that_ends_by_itself_has_failed(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where somebody stops its query in Spark's pages: it is started again after a pause, and
+    the reason is told."""
+    ended = list[Path]()
+
+    def run(config: DispatcherConfig, *_: object, **_named: object) -> None:
+        ended.append(config.store)
+
+    monkeypatch.setattr(supervisor, "run_dispatcher", run)
+    following.come("plain")
+    (store,) = following.run(lambda: following.failures("plain") > 0 or len(ended) > 1).stores
+    assert (store.error, store.failures) == ("its query has ended by itself", 1)
+    assert len(ended) == 1
 
 
 def _java_list(context: Any, sequence: Any) -> list[Any]:
@@ -204,3 +223,5 @@ def test_pauses_double_up_to_a_limit_and_begin_anew_after_progress(tmp_path: Pat
     assert (found["messages"], found["gaps"], found["end_offset"]) == (7, 1, 20)
     store.began -= LAST_PAUSE_SECONDS + 1
     assert store.failed() == 1, "it ran for long"
+    found = store.summary()
+    assert (found["messages"], found["gaps"], found["end_offset"]) == (7, 1, None)

@@ -484,3 +484,16 @@ def test_a_file_is_durable_before_the_next_one_has_a_byte(tmp_path: Path) -> Non
                 assert ("fdatasync", written[-1]) in made[made.index(("pwrite", written[-1])) : at]
             written.append(path)
     assert len(written) == 3
+
+
+@pytest.mark.parametrize("property_crc", [False, True])
+def test_a_record_that_rocketmq_refuses_does_not_end_the_log(
+    tmp_path: Path, *, property_crc: bool
+) -> None:
+    """It is whole, although a property of it is no number: what follows it stays."""
+    bad = Record(topic=b"SCHEDULE_TOPIC_XXXX", properties=b"DELAY\x01x\x02")
+    with LogAppender(tmp_path, file_size=FILE_SIZE, property_crc=property_crc) as appender:
+        first, last = appender.append_all([bad, Record(topic=b"T")])
+    assert first.total_size == last.physical_offset
+    with LogAppender(tmp_path) as appender:
+        assert appender.end_offset == last.physical_offset + last.total_size
