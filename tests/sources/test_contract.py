@@ -30,10 +30,13 @@ from reput.sources.schemas import rows_schema
 from reput.store.errors import CommitLogDataLossError, StoreError, UsageError
 from reput.store.log.record import Record
 from reput.store.state.logoffset import offset_json, parse_offset
+from reput.streaming.config import DispatcherConfig
 from reput.workload.appender import Appender
 from tests.sources.test_rows import read, reference
 from tests.support.processes import open_files
 from tests.support.several_paths import state_paths
+from tests.support.sparkless import dispatch
+from tests.support.wire import PlainLog, file_name
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -416,3 +419,24 @@ def test_resume_starts_where_every_queue_is_complete(golden: Callable[[str], Pat
         ends[record.topic, record.queue_id] = record.physical_offset + record.total_size
     offset = stream_reader(store, startingOffsets="resume").initialOffset()
     assert parse_offset(offset) == min(ends.values())
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_resume_stays_within_the_log(tmp_path: Path, *, is_cut: bool) -> None:
+    """It may have lost its end since the queues were built, or its beginning, in which a queue
+    without newer messages ends."""
+    plain = PlainLog(1024)
+    plain.append(topic=b"A")
+    for number in range(30):
+        plain.append(topic=b"B", queue_offset=number)
+    plain.write(tmp_path / "commitlog")
+    dispatch(DispatcherConfig(tmp_path, tmp_path, once=True))
+    if is_cut:
+        shutil.rmtree(tmp_path / "consumequeue" / "A")
+        shutil.rmtree(tmp_path / "commitlog")
+        plain.cut(plain.spans[20][1])
+        plain.write(tmp_path / "commitlog")
+    else:
+        (tmp_path / "commitlog" / file_name(0)).unlink()
+    offset = stream_reader(tmp_path, startingOffsets="resume").initialOffset()
+    assert parse_offset(offset) == (plain.end if is_cut else 1024)

@@ -244,6 +244,19 @@ def test_messages_put_before_an_offset_are_read(tmp_path: Path) -> None:
     assert bodies(run(store, checkpoint, **LAX)) == store.bodies
 
 
+def test_messages_put_before_an_offset_are_read_where_the_log_changed_too(tmp_path: Path) -> None:
+    """The message before the offset is an old one then, and not the one that was read there."""
+    store, checkpoint = RewrittenStore(tmp_path / "store"), Checkpoint()
+    store.fill(40)
+    store.replace_queue(list(range(1, 40, 2)))
+    assert len(run(store, checkpoint)) == 20
+    store.lose(2)
+    store.fill(3, "new")
+    with pytest.raises(CommitLogDataLossError, match="LOG_REWRITTEN"):
+        run(store, checkpoint)
+    assert bodies(run(store, checkpoint, **LAX)) == store.bodies
+
+
 @pytest.mark.parametrize("lost", [5, 30, 130])
 def test_a_repeated_batch_gives_what_is_left_of_it(tmp_path: Path, lost: int) -> None:
     """Its planned end may lie beyond a queue's end; the rest is of the next batch."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 from pathlib import Path
 
@@ -67,6 +68,38 @@ def test_a_cut_log_is_at_once_in_rocketmqs_checkpoint(
     cut(store, plain, 40)
     with opened(store, output):
         assert checkpoint(output) == (TIME + 39, TIME + 39, 0, 0, plain.spans[39][0])
+
+
+def test_a_log_that_is_empty_again_has_nothing_in_rocketmqs_checkpoint(
+    output: Path, store: Path, plain: PlainLog
+) -> None:
+    """The sixth field, from which a broker 5.5 dispatches, is an offset also where there is no last
+    message; all queues are gone with it."""
+    (store / "broker.conf").write_text("enableAcceleratedRecovery=true\n")
+    with opened(store, output) as run:
+        run.commit(0, plain.end)
+        run.committer.end()
+    fields = struct.Struct(">qqqqqq")
+    assert fields.unpack_from((output / "checkpoint").read_bytes())[5] == plain.spans[-1][0]
+    shutil.rmtree(output / "consumequeue")
+    plain.put(0, bytes(plain.end))
+    plain.write(store / "commitlog")
+    with opened(store, output):
+        assert fields.unpack_from((output / "checkpoint").read_bytes())[4:] == (0, 0)
+
+
+def test_a_repeated_batch_lists_no_loss_of_what_is_dispatched(
+    output: Path, store: Path, plain: PlainLog
+) -> None:
+    """Retention has taken a part of it meanwhile: only what nobody has dispatched is lost."""
+    end = plain.spans[5][1]
+    with opened(store, output) as run:
+        run.commit(0, end)
+        first = lose_files(store, 2)
+        assert run.commit(0, plain.end).quarantined_bytes == first - end
+    assert ledger(output) == [
+        {"physical_offset": end, "end_physical_offset": first, "reason": "segment_deleted"}
+    ]
 
 
 def test_damage_whose_line_is_gone_is_listed_when_its_batch_comes_again(

@@ -179,9 +179,9 @@ def test_a_large_batch_ends_at_a_part_when_the_run_is_stopped(
     with pytest.raises(StoreError, match="the dispatcher is stopping"):
         batches(frame, 0)
     stop.join(LONGEST_SECONDS)
+    assert batches.failure is None, "nothing has failed, and nothing is said"
     batches.close()
     assert batches.has_refused
-    assert batches.failure is None
     assert commits.begun == [2]
     assert batches.progress.position == 2
 

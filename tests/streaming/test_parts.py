@@ -315,3 +315,23 @@ def units_of(batch: DispatchBatch) -> dict[tuple[bytes, int], bytes]:
         queue: b"".join(run.units.tobytes() for run in runs)
         for queue, runs in batch.runs_by_queue().items()
     }
+
+
+def test_a_job_that_fails_ends_the_wait_for_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody writes them any more: else the run would wait forever, and not say why it failed."""
+
+    def failed(_batches: BatchFunction, _frame: Any) -> list[Any]:
+        raise OSError("the job has failed")
+
+    monkeypatch.setattr(BatchFunction, "_collect", failed)
+    nothing: Any = None
+    spool = open_spool(tmp_path / "spool", tmp_path)
+    batches = BatchFunction(spool, 0, nothing, nothing, nothing, Progress(0, 0))
+    with pytest.raises(OSError, match="the job has failed"):
+        batches(nothing, 0)
+    closing = threading.Thread(target=batches.close, daemon=True)
+    closing.start()
+    closing.join(LONGEST_SECONDS)
+    assert not closing.is_alive()

@@ -1,19 +1,24 @@
-"""A start prepares Spark's directory before the query begins; without Spark."""
+"""A start prepares Spark's directory before the query begins, and lets followers begin; without
+Spark."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from reput.checkpoints.reconcile import Plan
 from reput.checkpoints.spark_checkpoint import SparkPosition, read_position
-from reput.store.state.watermark import Watermark
+from reput.store.state.watermark import Watermark, read_watermark
 from reput.streaming.config import DispatcherConfig
+from reput.streaming.followers import Followers
 from reput.streaming.startup import _prepare_spark_directory
 from tests.checkpoints.test_spark_checkpoint import STORE, Case
+from tests.support.sparkless import dispatch
+from tests.support.wire import PlainLog
 
 PLAN = Plan(Watermark(STORE, 700), 700, None, None, None, ())
 
@@ -73,3 +78,22 @@ def test_a_kept_checkpoint_is_brought_to_its_position(tmp_path: Path) -> None:
     assert read_position(directory, STORE) == wanted
     assert sorted(path.name for path in (directory / "offsets").glob("[0-9]*")) == ["0", "1"]
     assert not directory.with_name("spark.replaced-1").exists()
+
+
+def test_followers_begin_at_the_durable_watermark(tmp_path: Path) -> None:
+    """They are told of it once the output is taken over, and of the log's end: what lies between
+    the two is not in the queues yet."""
+    told, log = list[tuple[int, int, int]](), PlainLog(1 << 16)
+
+    class Told(Followers):
+        def start(self, watermark: int, log_end: int) -> None:
+            durable = read_watermark(tmp_path / "reput")
+            told.append((watermark, -1 if durable is None else durable.end_offset, log_end))
+
+    ends = [0]
+    for _ in range(3):
+        log.append(topic=b"T", queue_offset=len(ends) - 1)
+        ends.append(log.end)
+        log.write(tmp_path / "commitlog")
+        dispatch(DispatcherConfig(tmp_path, tmp_path, once=True), open_followers=Told)
+    assert told == [(before, before, end) for before, end in pairwise(ends)]
