@@ -235,9 +235,11 @@ class PinnedStart(Generic[Start]):
     def read(self) -> Start | None:
         """Return the kept start; None where there is none yet. Raises UsageError for a damaged
         file, StoreError for one that cannot be read."""
-        if self._path is None or not self._path.exists():
+        if self._path is None:
             return None
         try:
+            if not self._path.exists():
+                return None
             start = self._parse(self._path.read_text("utf-8", "replace"))
         except OSError as error:
             line = f"cannot read {self._path}: {error.strerror}"

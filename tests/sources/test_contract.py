@@ -297,6 +297,15 @@ def test_a_pinned_start_that_is_none(
         assert reader.initialOffset()["offset"] == 0
 
 
+def test_a_pinned_start_that_cannot_be_looked_for(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """As one in a directory that is not to be searched: the line names it, and why."""
+    pin = tmp_path / ("x" * 300)
+    with pytest.raises(StoreError, match=f"^cannot read {pin}: File name too long$"):
+        stream_reader(golden("plain"), initialOffsetPath=str(pin)).initialOffset()
+
+
 def test_stream_reads_each_message_once_over_restarts(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

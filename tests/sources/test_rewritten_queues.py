@@ -310,6 +310,21 @@ def test_retention_is_no_loss_by_itself(tmp_path: Path, caplog: pytest.LogCaptur
     assert "REWRITTEN" not in caplog.text
 
 
+def test_batches_that_end_in_a_lost_file_go_on(tmp_path: Path) -> None:
+    """Each of them over a restart: what was read there has no evidence in the log, and its offset
+    is one all the same. The next one has some again."""
+    store, checkpoint = RewrittenStore(tmp_path / "store", 4096), Checkpoint()
+    store.fill(70)
+    sorted((store.root / "commitlog").iterdir())[1].unlink()
+    options = {"maxOffsetsPerTrigger": 4, **LAX}
+    while Run(reader(store, **options), checkpoint).batch() is not None:
+        pass
+    assert [row["queueOffset"] for row in checkpoint.rows] == list(range(70))
+    assert json.loads(checkpoint.planned[-1])["/evidence"]["units"] == {
+        "T": str(store.plain.spans[-1][0])
+    }
+
+
 def test_offsets_have_one_text_and_are_starts(tmp_path: Path) -> None:
     """An idle query gets its own offset back; a user may give one as startingOffsets, with its
     evidence or without; a changed character of it is noticed or means the same."""
