@@ -325,6 +325,19 @@ def test_batches_that_end_in_a_lost_file_go_on(tmp_path: Path) -> None:
     }
 
 
+def test_a_topic_that_is_taken_out_keeps_its_evidence(tmp_path: Path) -> None:
+    """Taken in again, it is held against the message that was read last."""
+    store, checkpoint = RewrittenStore(tmp_path / "store"), Checkpoint()
+    store.put(b"other", topic="U")
+    store.fill(3)
+    run(store, checkpoint, topics="T,U")
+    store.fill(1, "new")
+    run(store, checkpoint, topics="T")
+    before, after = (json.loads(text)["/evidence"]["units"] for text in checkpoint.planned)
+    assert after["U"] == before["U"] == str(store.plain.spans[0][0])
+    assert after["T"] == str(store.plain.spans[-1][0])
+
+
 def test_offsets_have_one_text_and_are_starts(tmp_path: Path) -> None:
     """An idle query gets its own offset back; a user may give one as startingOffsets, with its
     evidence or without; a changed character of it is noticed or means the same."""
