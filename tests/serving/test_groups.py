@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -225,6 +226,15 @@ def test_a_heartbeat_without_subscriptions_is_asked_for_them(port: int) -> None:
         assert list(found["subscriptionTable"]) == ["Topic_1"]
         assert found["connectionSet"][0]["clientId"] == "a"
         assert found["consumeFromWhere"] == "CONSUME_FROM_LAST_OFFSET"
+
+
+def test_a_subscription_without_a_version_has_the_time_of_its_heartbeat(port: int) -> None:
+    """In ms, as RocketMQ's SubscriptionData is made with; a newer one replaces it by that."""
+    with Client(port) as client:
+        before = time.time_ns() // 1_000_000
+        client.ask(HEART_BEAT, {}, heartbeat("a", "g9", "Topic_1", version=None))
+        found = client.ask(CONNECTIONS, {"consumerGroup": "g9"}).json["subscriptionTable"]
+        assert before <= found["Topic_1"]["subVersion"] <= time.time_ns() // 1_000_000
 
 
 def test_bodies_that_are_no_heartbeat(port: int) -> None:
