@@ -232,8 +232,8 @@ def test_a_subscription_without_a_version_has_the_time_of_its_heartbeat(port: in
     """In ms, as RocketMQ's SubscriptionData is made with; a newer one replaces it by that."""
     with Client(port) as client:
         before = time.time_ns() // 1_000_000
-        client.ask(HEART_BEAT, {}, heartbeat("a", "g9", "Topic_1", version=None))
-        found = client.ask(CONNECTIONS, {"consumerGroup": "g9"}).json["subscriptionTable"]
+        client.ask(HEART_BEAT, {}, heartbeat("a", "unversioned", "Topic_1", version=None))
+        found = client.ask(CONNECTIONS, {"consumerGroup": "unversioned"}).json["subscriptionTable"]
         assert before <= found["Topic_1"]["subVersion"] <= time.time_ns() // 1_000_000
 
 
