@@ -46,15 +46,24 @@ def test_partitions_are_topics_and_dates(source: Source, table: Path) -> None:
     assert DeltaTable(table).metadata().partition_columns == ["topic", "date"]
 
 
-@pytest.mark.parametrize("url", ["{}/50%20", "file://{}/50%2520"])
-def test_a_path_that_the_library_misreads_is_refused(tmp_path: Path, url: str) -> None:
+@pytest.mark.parametrize("url", ["{}/50%20", "{}/5%4a", "{}/5%4A", "file://{}/50%2520", "table"])
+def test_a_path_that_the_library_misreads_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
     """It would write one directory and read another; other percent signs do no harm."""
+    here = tmp_path if "{}" in url else tmp_path / "5%20"
+    here.mkdir(exist_ok=True)
+    monkeypatch.chdir(here)
     at = url.format(tmp_path)
     with pytest.raises(DeltaError, match="File not found"):
         deltalake.write_deltalake(at, pa.table({"a": [1]}))
-    with pytest.raises(UsageError, match=r"a Delta table cannot be at .*50%20: .*another path"):
+    with pytest.raises(UsageError, match=r"a Delta table cannot be at .*: .*another path"):
         DeltaTarget(at)
-    for sound in f"{tmp_path}/50%", f"file://{tmp_path}/5%200":
+
+
+def test_another_percent_sign_in_a_path_does_no_harm(tmp_path: Path) -> None:
+    """It stands for itself in a path, and in a URL it stands with two digits for a character."""
+    for sound in f"{tmp_path}/50%", f"{tmp_path}/5%G0", f"file://{tmp_path}/5%200":
         deltalake.write_deltalake(sound, pa.table({"a": [1]}))
         assert DeltaTarget(sound).local_path is not None
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -434,3 +435,13 @@ def test_manifests_become_one(filling: Filling) -> None:
     assert head is not None
     assert len(head.manifests(filling.table.io)) == 1
     assert filling.offsets() == filling.starts[:10]
+
+
+def test_a_file_that_is_gone_counts_as_removed(tmp_path: Path) -> None:
+    """Somebody else may have removed it; those after it are removed."""
+    paths = [tmp_path / name for name in ("first", "gone", "last")]
+    for path in paths:
+        path.touch()
+    paths[1].unlink()
+    assert datafiles.delete_files(PyArrowFileIO(), map(str, paths)) == 3
+    assert not any(path.exists() for path in paths)
