@@ -312,36 +312,51 @@ def test_a_watermark_at_which_no_record_ends_any_more_is_refused(place: Place) -
     assert tree(place.root / "consumequeue") == before
 
 
+def without_first_file(directory: Path, *queue_offsets: int) -> tuple[DerivedOutput, QueueLog]:
+    """An output with one queue of these messages, five to a file, whose first file is gone."""
+    log, store = QueueLog(100), directory / "store"
+    for queue_offset in queue_offsets:
+        log.append(queue_offset)
+    log.plain.write(store / "commitlog")
+    (store / "broker.conf").write_text(
+        f"mappedFileSizeCommitLog={log.plain.file_size}\nmappedFileSizeConsumeQueue=100\n"
+        "messageIndexEnable=false\n"
+    )
+    output = DerivedOutput(store, directory / "output")
+    output.start()
+    (output.root / "consumequeue" / "T" / "0" / f"{0:020d}").unlink()
+    return output, log
+
+
 def test_a_queue_that_would_lose_its_place_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Retention took a queue's first file, in which a gap was closed: without its last units
     the queue would begin anew at its messages' own offsets."""
     monkeypatch.setattr(LogTail, "SEAL_SECONDS", 0.0)
-    log = QueueLog(100)
-    for number in range(12):
-        log.append(number if number < 3 else number + 20)
-    store = tmp_path / "store"
-    log.plain.write(store / "commitlog")
-    (store / "broker.conf").write_text(
-        f"mappedFileSizeCommitLog={log.plain.file_size}\nmappedFileSizeConsumeQueue=100\n"
-        "messageIndexEnable=false\n"
-    )
-    output = DerivedOutput(store, tmp_path / "output")
-    output.start()
-    queue = output.root / "consumequeue" / "T" / "0"
-    files = sorted(queue.iterdir())
-    assert len(files) == 3
-    files[0].unlink()
-    settings = output.settings()
+    output, log = without_first_file(tmp_path, 0, 1, 2, *range(23, 32))
     first = log.plain.spans[5]
     with pytest.raises(StoreError, match=f"topic T queue 0 .* rewind to {first[1]} or later"):
-        rewind(settings, output.root, None, Target(offset=first[0]), apply=True)
+        rewind(output.settings(), output.root, None, Target(offset=first[0]), apply=True)
+    queue = output.root / "consumequeue" / "T" / "0"
     wanted = tree(queue)
-    rewind(settings, output.root, None, Target(offset=first[1]), apply=True)
+    rewind(output.settings(), output.root, None, Target(offset=first[1]), apply=True)
     assert tree(queue) != wanted
     output.start()
     assert tree(queue) == wanted
+
+
+def test_a_queue_whose_messages_name_their_places_may_lose_all_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They get the same ones again."""
+    monkeypatch.setattr(LogTail, "SEAL_SECONDS", 0.0)
+    output, log = without_first_file(tmp_path, *range(12))
+    wanted = tree(output.root / "consumequeue")
+    target = Target(offset=log.plain.spans[5][0])
+    assert rewind(output.settings(), output.root, None, target, apply=True).rewind.units == 7
+    output.start()
+    assert tree(output.root / "consumequeue") == wanted
 
 
 def test_a_follower_gets_the_range_again(place: Place) -> None:
