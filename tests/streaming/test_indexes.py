@@ -91,6 +91,24 @@ def test_what_the_driver_scans_has_the_delay_levels_of_its_batch(tmp_path: Path)
     assert run.units["tags_code"].tolist() == [71_000]
 
 
+def test_the_driver_scans_the_log_as_it_is_now(tmp_path: Path) -> None:
+    """Its files may have come, or moved, since the last batch."""
+    plain = PlainLog(1 << 14)
+    plain.append(queue_offset=0)
+    plain.write(tmp_path / "commitlog")
+    (tmp_path / "broker.conf").write_text(f"mappedFileSizeCommitLog={1 << 14}\n")
+    config = configured(tmp_path, tmp_path)
+    settings, log = config.open_store()
+    with closing(log):
+        for queue_offset in range(1, 300):
+            plain.append(queue_offset=queue_offset)
+        plain.write(tmp_path / "commitlog")
+        live = BatchSettings(frozenset(), settings.message_delay_levels_ms)
+        batch = Indexes.of(config, settings).scan_unchanged(log, 0, plain.end, live)
+    assert plain.end > 1 << 14
+    assert batch.message_count == 300
+
+
 def test_a_jump_in_a_light_queue_is_listed_once(ram_path: Path, seed: int) -> None:
     """The ledger of a run with restarts equals that of one without: after a restart the queue
     offset of a light queue's last message is read from the message's properties."""
