@@ -45,7 +45,8 @@ class BitMaps:
             document = configjson.read(path)
         try:
             filters = consumers.from_json(document, _bloom(settings))
-        except (consumers.FilterDataError, ValueError) as error:
+            self._topics = {topic.encode("utf-8"): topic for topic in filters.topics}
+        except ValueError as error:
             raise UsageError(f"cannot use {path}: {error}") from error
         if filters.problem:
             raise UsageError(
@@ -54,7 +55,6 @@ class BitMaps:
             )
         self._calculator = BitMapCalculator(filters)
         self._delay_levels_ms = settings.message_delay_levels_ms
-        self._topics = {topic.encode("utf-8"): topic for topic in filters.topics}
 
     def added_to(self, runs: Sequence[Run]) -> list[Run]:
         """Return ``runs``, with bit maps added to those whose topic has a filter. Raises StoreError

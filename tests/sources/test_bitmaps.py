@@ -124,12 +124,20 @@ def test_a_filter_file_that_contradicts_the_settings_is_refused(
         BitMaps(log, settings, document)
 
 
-def test_a_filter_file_that_no_broker_wrote_is_named(tmp_path: Path, seed: int) -> None:
-    """With the place in it that is wrong."""
+@pytest.mark.parametrize(
+    ("topic", "given", "said"),
+    [("t", {"bornTime": "x"}, "t/g: bornTime"), ("\ud800", {}, ".*surrogates not allowed")],
+)
+def test_a_filter_file_that_no_broker_wrote_is_named(
+    tmp_path: Path, seed: int, topic: str, given: dict[str, object], said: str
+) -> None:
+    """With the place in it that is wrong; a topic may be no text at all."""
     random_store(random.Random(seed), tmp_path, 10)
     settings = read_store_settings(tmp_path)
     log = CommitLog(settings.commit_log_directories)
     path = tmp_path / CONSUMER_FILTER_FILE
-    path.write_text('{"filterDataByTopic": {"t": {"groupFilterData": {"g": {"bornTime": "x"}}}}}')
-    with pytest.raises(UsageError, match=f"cannot use {path}: t/g: bornTime"):
+    bits = {"bitNum": 112, "bitPos": [1, 2, 3]}
+    groups = {"groupFilterData": {"g": entry(bloomFilterData=bits, **given)}}
+    path.write_text(json.dumps({"filterDataByTopic": {topic: groups}}))
+    with pytest.raises(UsageError, match=f"cannot use {path}: {said}"):
         BitMaps(log, settings)
