@@ -170,8 +170,7 @@ class Committer:
             return None
         if self._indexes.settings.enable_consume_queue_ext:
             return None
-        last = shown.last_record_offset
-        if last < self._log.min_offset or self._log.segments.at(last) is None:
+        if self._log.segments.at(shown.last_record_offset) is None:
             return None
         return None if what_differs(self._log, LogTail(self._log).settled(), shown) else shown
 

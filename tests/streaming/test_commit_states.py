@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from reput.store import fsops
+from reput.store.errors import CommitLogError
 from reput.store.state.watermark import Watermark
 from tests.streaming.test_commit import (
     FILE_SIZE,
@@ -24,11 +25,14 @@ from tests.streaming.test_commit import (
     output,
     plain,
     store,
+    units,
     watermark,
 )
+from tests.support.derived_output import DerivedOutput
 from tests.support.operations import before_operations
 from tests.support.power_cuts import Disk
 from tests.support.recorder import Recorder
+from tests.support.several_paths import spread
 from tests.support.wire import PlainLog, file_name
 
 __all__ = ["output", "plain", "store"]
@@ -171,15 +175,22 @@ def test_a_lost_range_is_listed_before_the_watermark_passes_it(
     assert passed
 
 
-def test_what_another_writer_left_is_durable_before_a_watermark_covers_it(
-    output: Path, store: Path, plain: PlainLog, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_what_another_writer_or_a_killed_run_left_is_durable_before_a_watermark_covers_it(
+    output: Path,
+    store: Path,
+    plain: PlainLog,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_ours: bool,
 ) -> None:
-    """A broker syncs its queues once a minute, and is killed before that. What a start adopts, it
-    has no writes of its own for."""
+    """A broker syncs its queues once a minute, and is killed before that. What a start finds of
+    another writer or of a run that was cut short, it has no writes of its own for."""
     with opened(store, output) as run:
         run.commit(0, plain.end)
-        run.committer.end()
-    for path in (output / "reput").iterdir():
+        if not is_ours:
+            run.committer.end()
+    for path in () if is_ours else (output / "reput").iterdir():
         if path.is_file():
             path.unlink()
     synced: list[int] = []
@@ -200,3 +211,71 @@ def test_what_another_writer_left_is_durable_before_a_watermark_covers_it(
         pass
     assert before
     assert all(before)
+
+
+def test_rocketmqs_checkpoint_names_a_record_of_a_log_that_was_cut(
+    output: Path, store: Path, plain: PlainLog
+) -> None:
+    """The sixth field is where a broker 5.5 begins to dispatch after a crash. One that keeps it
+    finds it there after a cut too, and at no moment of the start an offset that the log has no
+    record at, but for the one that it has had since the cut."""
+    fields = struct.Struct(">qqqqqq")
+    output.mkdir()
+    (output / "checkpoint").write_bytes(fields.pack(0, 0, 0, 0, 0, plain.spans[3][0]))
+    with opened(store, output) as run:
+        run.commit(0, plain.end)
+        run.committer.end()
+    before, last = plain.spans[-1][0], plain.spans[39][0]
+    cut(store, plain, 40)
+    found: list[int] = []
+
+    def note(*_: object) -> None:
+        found.append(fields.unpack_from((output / "checkpoint").read_bytes())[5])
+
+    with before_operations(note), opened(store, output):
+        note()
+    assert found[0] == before
+    assert found[-1] == last
+    assert {*found} == {before, last}
+
+
+def test_an_index_that_is_built_from_earlier_on_begins_there(
+    output: Path, store: Path, plain: PlainLog
+) -> None:
+    """One that was asked for later has no entry yet when older messages are dispatched again: it
+    is complete from the first of them on, and a lost entry of any of them is missed."""
+    (store / "broker.conf").write_text("maxHashSlotNum=10\nmaxIndexNum=20\n")
+    plain.append(topic=b"A", queue_offset=30, properties=b"KEYS\x01k\x02")
+    plain.write(store / "commitlog")
+    derived = DerivedOutput(store, output)
+    derived.start(index=False)
+    derived.start(index=True)
+    assert watermark(output).index_begin == plain.end
+    derived.start(index=True, replay_from="earliest")
+    assert watermark(output).index_begin == plain.spans[0][0]
+    assert len(derived.index()[0].entries) == 1
+    assert derived.verify().differences == ()
+    for path in (output / "index").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    assert derived.verify().differences != ()
+
+
+def test_a_batch_that_misses_a_disk_lists_nothing_as_lost(
+    output: Path, store: Path, plain: PlainLog
+) -> None:
+    """A log's second disk goes while it is dispatched: what is there again later has not been
+    skipped for ever."""
+    directories = spread(store, [store / "second"])
+    away, ends = store / "away", [end for _, end in plain.spans]
+    end = next(end for end in ends if FILE_SIZE // 2 < end < FILE_SIZE)
+    with opened(store, output) as run:
+        run.commit(0, end)
+        directories[1].rename(away)
+        directories[1].mkdir()
+        with pytest.raises(CommitLogError, match=r"may not be mounted: nothing of \[1024, 2048\)"):
+            run.commit(end, plain.end)
+        assert ledger(output) == []
+        directories[1].rmdir()
+        away.rename(directories[1])
+        run.commit(end, plain.end)
+    assert units(output, "A/0") == [start for start, _ in plain.spans[::2]]

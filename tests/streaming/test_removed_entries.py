@@ -35,6 +35,7 @@ from reput.upkeep.expiry import expire
 from tests.streaming.test_cut_log import Place
 from tests.support.derived_output import DerivedOutput
 from tests.support.golden import tree
+from tests.support.operations import Killed, before_operations
 from tests.support.seeds import seed
 from tests.support.sparkless import dispatch
 from tests.support.tables import plain_columns, plain_rows
@@ -130,6 +131,51 @@ def test_building_again_is_resumed_after_a_kill(place: Place) -> None:
     found = read_end(place.output.state)
     assert found is not None
     assert found.end_offset == middle
+    place.dispatch()
+    place.check()
+
+
+def test_what_a_killed_run_has_shown_is_not_kept_without_queues(ram_path: Path, seed: int) -> None:
+    """Somebody removes them after the kill: readers hear of what is built again alone."""
+    place = Place(ram_path, random.Random(seed), ext=False)
+    place.log.grow(MESSAGES)
+    place.dispatch()
+    durable = place.log.plain.end
+    place.log.grow(7)
+    kill(place)
+    shown = read_end(place.output.state)
+    assert shown is not None
+    assert shown.end_offset > durable
+    remove_queues(place.output.root)
+    middle = place.log.plain.spans[MESSAGES // 2][0]
+    config = DispatcherConfig(place.output.store, place.output.root, once=True)
+    with pytest.raises(KeyboardInterrupt):
+        dispatch(config, [middle], on_visible=_die_after(1))
+    found = read_end(place.output.state)
+    assert found is not None
+    assert found.end_offset == middle
+    place.dispatch()
+    place.check()
+
+
+def test_a_record_of_a_log_that_was_cut_does_not_count(place: Place) -> None:
+    """A run cuts what is beyond, passes the place of that record again, and is killed before it
+    writes another one: nothing is missed of what the log has lost."""
+    before = place.log.plain.end
+    place.log.cut(MESSAGES - 10)
+    place.log.grow(MESSAGES)
+    assert place.log.plain.end > before
+
+    def die(operation: str, path: str) -> None:
+        if operation == "rename" and Path(path).name.startswith("ends"):
+            raise Killed
+
+    with pytest.raises(Killed), before_operations(die):
+        place.dispatch()
+    found = read_watermark(place.output.state)
+    assert found is not None
+    assert found.end_offset == place.log.plain.end
+    place.log.grow(3)
     place.dispatch()
     place.check()
 

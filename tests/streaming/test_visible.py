@@ -224,6 +224,29 @@ def test_an_end_that_the_log_does_not_reach_is_taken_back(
         assert units(output, "A/0") == starts[:kept:2]
 
 
+def test_an_end_whose_last_message_the_log_has_lost_is_taken_back(
+    output: Path, store: Path, plain: PlainLog
+) -> None:
+    """Nothing tells whether the log had that message still: here it was cut before it, went on
+    with others, and lost the file of its place. Messages of the others have their units."""
+    starts = starts_of(plain)
+    write_two_batches(store, output, plain)
+    plain.cut(plain.spans[19][1])
+    for number in range(20):
+        plain.append(topic=b"A", queue_offset=10 + number, body=bytes(300))
+    shutil.rmtree(store / "commitlog")
+    plain.write(store / "commitlog")
+    lost = starts[39] // plain.file_size * plain.file_size
+    assert starts[20] < lost
+    (store / "commitlog" / file_name(lost)).unlink()
+    with opened(store, output) as run:
+        assert seen(output) == watermark(output).end_offset == starts[20]
+        run.commit(starts[20], plain.end)
+    kept = [start for start in starts_of(plain)[20:] if not 0 <= start - lost < plain.file_size]
+    assert 0 < len(kept) < 20
+    assert units(output, "A/0") == starts[:20:2] + kept
+
+
 @pytest.mark.parametrize("is_made_anew", [False, True])
 def test_an_end_of_another_owner_does_not_count(
     output: Path, store: Path, plain: PlainLog, *, is_made_anew: bool
