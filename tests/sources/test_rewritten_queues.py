@@ -325,6 +325,21 @@ def test_batches_that_end_in_a_lost_file_go_on(tmp_path: Path) -> None:
     }
 
 
+def test_a_start_beyond_a_queues_end_is_waited_for(tmp_path: Path) -> None:
+    """Nothing lies before it yet that has been read; another queue has evidence."""
+    store, checkpoint = RewrittenStore(tmp_path / "store"), Checkpoint()
+    store.fill(10, queues=2)
+    options = {"initialOffsetPath": str(tmp_path / "pinned"), **LAX}
+    starts = json.dumps({"T": {"0": 8, "1": 3}})
+    assert run(store, checkpoint, startingOffsets=starts, **options)
+    store.fill(14, queues=2)
+    run(store, checkpoint, **options)
+    read = [(row["queueId"], row["queueOffset"]) for row in checkpoint.rows]
+    assert sorted(read) == [(0, each) for each in range(8, 12)] + [
+        (1, each) for each in range(3, 12)
+    ]
+
+
 def test_a_topic_that_is_taken_out_keeps_its_evidence(tmp_path: Path) -> None:
     """Taken in again, it is held against the message that was read last."""
     store, checkpoint = RewrittenStore(tmp_path / "store"), Checkpoint()
@@ -340,7 +355,7 @@ def test_a_topic_that_is_taken_out_keeps_its_evidence(tmp_path: Path) -> None:
 
 def test_offsets_have_one_text_and_are_starts(tmp_path: Path) -> None:
     """An idle query gets its own offset back; a user may give one as startingOffsets, with its
-    evidence or without; a changed character of it is noticed or means the same."""
+    evidence or without, in any order; a changed character of it is noticed or means the same."""
     store, checkpoint = RewrittenStore(tmp_path / "store"), Checkpoint()
     store.fill(31, queues=3)
     store.put(b"x", topic="Other", queue=12)
@@ -352,7 +367,11 @@ def test_offsets_have_one_text_and_are_starts(tmp_path: Path) -> None:
     for _ in range(3):
         found = query.latestOffset(json.loads(text), query.getDefaultReadLimit())
         assert json.dumps(found) == text
-    for given in (text, old_form(text)):
+    turned = {
+        topic: dict(reversed(offsets.items()))
+        for topic, offsets in reversed(json.loads(old_form(text)).items())
+    }
+    for given in (text, old_form(text), json.dumps(turned)):
         assert json.dumps(reader(store, startingOffsets=given).initialOffset()) == text
 
 

@@ -127,6 +127,18 @@ def test_a_cut_is_no_lost_position(golden: Golden, tmp_path: Path) -> None:
     assert target.offsets == expected
 
 
+def test_a_target_beyond_queues_that_are_built_anew_waits_for_them(
+    golden: Golden, tmp_path: Path, held: Held
+) -> None:
+    """The log has all that it holds: it is no target of another one, and nothing comes twice."""
+    store, output = golden("plain"), tmp_path / "output"
+    expected, end = starts(store), log_end(store)
+    follow(store, output, held, [expected[40]])
+    follow(store, output, held, [expected[20], expected[30], end])
+    assert held.offsets == expected
+    assert follower_state(output).error is None
+
+
 def test_counts_go_on_from_run_to_run(golden: Golden, tmp_path: Path, held: Held) -> None:
     """Rows, losses and what was left out add up, in two writes of a run as well; the log has lost
     nothing since."""

@@ -157,9 +157,9 @@ def test_steps_are_limited_and_end_at_records(grows: Log, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("is_backlog", [False, True])
 def test_what_is_larger_than_the_limit_is_left_to_tasks(grows: Log, is_backlog: bool) -> None:
     """Up to the limit it is followed. A batch of Spark that waits for the steps is told that there
-    are none."""
+    are none, and the lag is that of the end that was found."""
     end = grows.broker.end_offset
-    progress = Progress(0, 0, log_end=end)
+    progress = Progress(0, 0, log_end=0)
     found = grows.following(progress, max_bytes_per_trigger=end - is_backlog)
     found._changed = noticed = _Noticed()
     waited = list[bool]()
