@@ -377,6 +377,23 @@ def test_a_batch_is_held_until_the_next_one_has_something(
     assert not found.wait_for(grows.broker.end_offset + 1)
 
 
+def test_a_batch_is_held_no_more_when_the_log_is_let_go(
+    grows: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, also where the thread that follows has not come to it yet: its commit may take long,
+    and Spark's batch would keep the run from its end."""
+    monkeypatch.setattr(following, "CONFIRM_SECONDS", HOUR_MS / 1000)
+    found = grows.following(Progress(0, 0))
+    found._changed = noticed = _Noticed()
+    held = threading.Thread(target=found.hold, args=(grows.broker.end_offset,), daemon=True)
+    held.start()
+    assert noticed.waits.acquire(timeout=LONGEST_SECONDS)
+    found.let_go()
+    held.join(LONGEST_SECONDS)
+    assert not held.is_alive()
+    assert found.runs
+
+
 def test_a_wait_for_the_end_of_a_step_ends_with_that_step(grows: Log) -> None:
     """Spark's batch may end where the log does, and no later step comes."""
     end = grows.broker.end_offset
