@@ -135,8 +135,9 @@ class OffsetsRule:
             client = self._state.member(event.number, key[0])
             reset = self._resets.get(key)
             if reset is not None and client in reset.unsure:
-                # now it shows, unless it may have expired since: who comes back is moved then
-                if code == MOVED:
+                # now it shows, unless it may have expired since: who comes back is moved then; who
+                # asks for what is not there is sent elsewhere with the same code
+                if reply and code == MOVED and reply.ext["nextBeginOffset"] == str(reset.offset):
                     reset.unsure.remove(client)
                     reset.unaware.add(client)
                     self.moved[event.number, event.opaque] = reset.offset
