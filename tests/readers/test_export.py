@@ -301,18 +301,19 @@ def test_killed_export_leaves_nothing_that_looks_finished(tmp_path: Path, seed: 
 
 
 def test_two_exports_to_one_place(tmp_path: Path) -> None:
-    """The second is refused while the first one writes."""
+    """The second is refused while the first one writes, and clears away what it has left."""
     store = odd_store(tmp_path / "store")
     aside = tmp_path / "out.incomplete"
     aside.mkdir()
-    (aside / "part-0.parquet").write_bytes(b"of the other one")
+    (aside / "part-7.parquet").write_bytes(b"of the other one")
     fd = os.open(aside, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     with pytest.raises(OwnershipError, match="another export"):
         exported(store, tmp_path / "out")
-    assert (aside / "part-0.parquet").read_bytes() == b"of the other one"
+    assert (aside / "part-7.parquet").read_bytes() == b"of the other one"
     os.close(fd)
     assert exported(store, tmp_path / "out").rows == 60
+    assert not (tmp_path / "out" / "part-7.parquet").exists()
     assert open_files(tmp_path) == 0
 
 
