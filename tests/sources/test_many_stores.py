@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 from collections import Counter
@@ -25,6 +26,8 @@ from reput.store.errors import UsageError
 from tests.readers.stores import SmallStore
 from tests.sources.test_pushdown import scanned
 from tests.support.processes import open_files
+
+pytestmark = pytest.mark.usefixtures("spark")
 
 NAMES = {"rocketmq-commitlog": CommitLogDataSource, "rocketmq-consumequeue": ConsumeQueueDataSource}
 SIZES = {"broker-a": 30, "broker-b": 300}
@@ -260,6 +263,19 @@ def test_a_list_of_stores_is_longer_than_any_path(directory: str, count: int) ->
     found = Stores(CommitLogOptions, {"path": ", ".join(roots)}).by_root
     assert list(found) == roots
     assert [options["path"] for options in found.values()] == roots
+
+
+def test_a_root_that_cannot_be_looked_for_is_no_list(tmp_path: Path) -> None:
+    """It may be there, with a comma in its name: nothing else is read in its place."""
+    shut, user = tmp_path / "shut", os.geteuid()
+    shut.mkdir(mode=0)
+    if user == 0:
+        os.seteuid(65534)  # nothing is shut to root
+    try:
+        with pytest.raises(PermissionError):
+            Stores(CommitLogOptions, {"path": f"{shut}/a,b"})
+    finally:
+        os.seteuid(user)
 
 
 def test_a_root_whose_name_looks_like_a_pattern(spark: SparkSession, tmp_path: Path) -> None:

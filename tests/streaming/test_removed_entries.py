@@ -120,10 +120,9 @@ def _derived(place: Place) -> dict[str, bytes]:
     return {name: data for name, data in files.items() if not name.startswith("reput/")}
 
 
-def test_building_again_is_resumed_after_a_kill(place: Place) -> None:
-    """The next start does not refuse the part of the queues that is built by then, and readers
-    hear of no more than that part."""
-    remove_queues(place.output.root)
+def check_that_building_again_is_resumed(place: Place) -> None:
+    """A run is killed after half of the messages: readers hear of these alone, and the next run
+    builds the rest."""
     middle = place.log.plain.spans[MESSAGES // 2][0]
     config = DispatcherConfig(place.output.store, place.output.root, once=True)
     with pytest.raises(KeyboardInterrupt):
@@ -133,6 +132,13 @@ def test_building_again_is_resumed_after_a_kill(place: Place) -> None:
     assert found.end_offset == middle
     place.dispatch()
     place.check()
+
+
+def test_building_again_is_resumed_after_a_kill(place: Place) -> None:
+    """The next start does not refuse the part of the queues that is built by then, and readers
+    hear of no more than that part."""
+    remove_queues(place.output.root)
+    check_that_building_again_is_resumed(place)
 
 
 def test_what_a_killed_run_has_shown_is_not_kept_without_queues(ram_path: Path, seed: int) -> None:
@@ -147,15 +153,7 @@ def test_what_a_killed_run_has_shown_is_not_kept_without_queues(ram_path: Path, 
     assert shown is not None
     assert shown.end_offset > durable
     remove_queues(place.output.root)
-    middle = place.log.plain.spans[MESSAGES // 2][0]
-    config = DispatcherConfig(place.output.store, place.output.root, once=True)
-    with pytest.raises(KeyboardInterrupt):
-        dispatch(config, [middle], on_visible=_die_after(1))
-    found = read_end(place.output.state)
-    assert found is not None
-    assert found.end_offset == middle
-    place.dispatch()
-    place.check()
+    check_that_building_again_is_resumed(place)
 
 
 @pytest.mark.parametrize("is_cut", [True, False])
